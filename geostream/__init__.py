@@ -1,3 +1,96 @@
-"""Train on cloud-hosted rasters without making a copy."""
+"""Train on cloud-hosted rasters without making a copy.
+
+Importing geostream imports neither lightning, kornia nor matplotlib, and starts no thread, loop or connection:
+what is heavy is imported when its name is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from geostream.accounting import stats
+from geostream.errors import (
+    ConfigError,
+    DecodeError,
+    GeostreamError,
+    HeaderError,
+    NotFoundError,
+    QueryError,
+    ReadError,
+)
+
+if TYPE_CHECKING:
+    from geostream import samplers
+    from geostream.datamodule import GeoDataModule
+    from geostream.dataset import (
+        GeoDataset,
+        IntersectionDataset,
+        RasterDataset,
+        UnionDataset,
+        concat_samples,
+        merge_samples,
+        stack_samples,
+        unbind_samples,
+    )
+    from geostream.loader import DataLoader
+    from geostream.reading import info, read
+    from geostream.samplers import Units
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "ConfigError",
+    "DataLoader",
+    "DecodeError",
+    "GeoDataModule",
+    "GeoDataset",
+    "GeostreamError",
+    "HeaderError",
+    "IntersectionDataset",
+    "NotFoundError",
+    "QueryError",
+    "RasterDataset",
+    "ReadError",
+    "UnionDataset",
+    "Units",
+    "__version__",
+    "concat_samples",
+    "info",
+    "merge_samples",
+    "read",
+    "samplers",
+    "stack_samples",
+    "stats",
+    "unbind_samples",
+]
+
+_HOMES = {
+    "DataLoader": "geostream.loader",
+    "GeoDataModule": "geostream.datamodule",
+    "GeoDataset": "geostream.dataset",
+    "IntersectionDataset": "geostream.dataset",
+    "RasterDataset": "geostream.dataset",
+    "UnionDataset": "geostream.dataset",
+    "Units": "geostream.samplers",
+    "concat_samples": "geostream.dataset",
+    "info": "geostream.reading",
+    "merge_samples": "geostream.dataset",
+    "read": "geostream.reading",
+    "stack_samples": "geostream.dataset",
+    "unbind_samples": "geostream.dataset",
+}
+"""Where each name that is imported on first use lives."""
+
+
+def __getattr__(name: str) -> object:
+    if name == "samplers":
+        return import_module("geostream.samplers")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'geostream' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
