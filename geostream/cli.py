@@ -1,0 +1,230 @@
+"""The command line: ``geostream info``, ``geostream read`` and ``geostream demo``.
+
+Figures go to stdout, everything else to stderr; a failure is one line there and exit code 1, a usage error exit code 2.
+What is heavy is imported inside the commands, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from geostream.errors import ConfigError, GeostreamError, redact
+
+__all__ = ["app", "join_numbers", "main"]
+
+app = typer.Typer(
+    name="geostream",
+    help="Read and train on cloud-hosted rasters without making a copy.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+NUMBERS = {"--bounds": 4, "--window": 4, "--shape": 2, "--res": 2, "--bands": sys.maxsize}
+"""Options of several numbers, and how many at most: ``--bounds 1 2 3 4`` and ``--bounds 1,2,3,4`` mean the same."""
+
+Url = Annotated[str, typer.Argument(metavar="URL", help="A local path or any fsspec URL: s3://, gs://, https://, …")]
+Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON on stdout.")]
+StorageOptions = Annotated[
+    str | None, typer.Option(metavar="JSON", help="""Options for fsspec, such as '{"anon": true}'.""")
+]
+
+
+def main() -> None:
+    """Entry point of the ``geostream`` command."""
+    app(args=join_numbers(sys.argv[1:]))
+
+
+def join_numbers(arguments: Sequence[str]) -> list[str]:
+    """Join the numbers that follow an option of `NUMBERS` into one comma-separated value."""
+    joined: list[str] = []
+    rest = list(arguments)
+    while rest:
+        option = rest.pop(0)
+        joined.append(option)
+        values: list[str] = []
+        while rest and len(values) < NUMBERS.get(option, 0) and _is_number(rest[0]):
+            values.append(rest.pop(0))
+        if values:
+            joined.append(",".join(values))
+    return joined
+
+
+@app.command()
+def info(url: Url, storage_options: StorageOptions = None, as_json: Json = False) -> None:
+    """Say what a raster is, how it would be read, and what finding out cost."""
+    import geostream as gs
+
+    with _one_line_errors():
+        facts = _plain(gs.info(url, storage_options=_parse_options(storage_options)))
+    _report(facts, redact(url), as_json=as_json)
+
+
+@app.command()
+def read(
+    url: Url,
+    bounds: Annotated[str | None, typer.Option(help="xmin ymin xmax ymax, in --bounds-crs.")] = None,
+    bounds_crs: Annotated[str | None, typer.Option(help="CRS of --bounds; default: --crs.")] = None,
+    window: Annotated[str | None, typer.Option(help="col_off row_off width height, instead of --bounds.")] = None,
+    crs: Annotated[str | None, typer.Option(help="CRS of the output; default: the file's.")] = None,
+    res: Annotated[str | None, typer.Option(help="Pixel size of the output, in its CRS: one number or x y.")] = None,
+    shape: Annotated[str | None, typer.Option(help="height width of the output, instead of --res.")] = None,
+    bands: Annotated[str | None, typer.Option(help="Bands, the first is 1; default: all.")] = None,
+    resampling: Annotated[str, typer.Option(help="nearest, bilinear, cubic or average.")] = "nearest",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="A .tif (all bands, with mask) or .png.")] = None,
+    storage_options: StorageOptions = None,
+    as_json: Json = False,
+) -> None:
+    """Read a window, by bounds or by pixels, with range requests; optionally onto another grid and into a file."""
+    import geostream as gs
+    from geostream.export import writer
+
+    started = time.perf_counter()
+    with _one_line_errors(), gs.stats.measure() as used:
+        write = None if out is None else writer(out)
+        patch = gs.read(
+            url,
+            bounds=_floats("--bounds", bounds, 4),
+            bounds_crs=bounds_crs,
+            window=_ints("--window", window, 4),
+            crs=crs,
+            res=_resolution(res),
+            shape=_ints("--shape", shape, 2),
+            bands=_ints("--bands", bands),
+            resampling=resampling,
+            storage_options=_parse_options(storage_options),
+        )
+        if write is not None:
+            write(patch)
+    facts: dict[str, Any] = {
+        "url": redact(url),
+        "out": None if out is None else str(out),
+        "shape": list(patch.data.shape),
+        "dtype": str(patch.data.dtype),
+        "crs": _plain(patch.crs),
+        "transform": list(patch.transform)[:6],
+        "valid": float(patch.valid.mean()),
+        "requests": used.requests,
+        "bytes": used.bytes,
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+    _report(facts, redact(url), as_json=as_json)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for batch.png and footprints.png.")] = Path("geostream-demo"),
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 40,
+    latency: Annotated[
+        float, typer.Option(min=0.0, help="Latency of the demo's object store, in milliseconds.")
+    ] = 40.0,
+    as_json: Json = False,
+) -> None:
+    """Train a small model on chips read from COGs behind a slow object store, and compare with GDAL's /vsicurl."""
+    with _one_line_errors():
+        try:
+            from geostream import demo as demonstration
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"the demo needs {error.name}: pip install 'geostream[demo]'") from error
+        figures = demonstration.run(out, steps=steps, latency=latency / 1000)
+    if as_json:
+        typer.echo(json.dumps(figures))
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Turn what a user can do something about into one line on stderr and exit code 1."""
+    try:
+        yield
+    except (GeostreamError, OSError) as error:
+        typer.echo(f"geostream: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(1) from error
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _floats(option: str, text: str | None, count: int | None = None) -> Any:
+    """The numbers in ``text`` as a tuple of floats; None for None. Any: `gs.read` checks what they mean."""
+    if text is None:
+        return None
+    try:
+        values = tuple(float(part) for part in text.replace(",", " ").split())
+    except ValueError:
+        values = ()
+    if not values or (count is not None and len(values) != count):
+        wanted = f"{count} numbers" if count else "numbers"
+        raise typer.BadParameter(f"{text!r}: {wanted} wanted, separated by spaces or commas", param_hint=option)
+    return values
+
+
+def _ints(option: str, text: str | None, count: int | None = None) -> Any:
+    values = _floats(option, text, count)
+    if values is None:
+        return None
+    if any(value != int(value) for value in values):
+        raise typer.BadParameter(f"{text!r}: whole numbers wanted", param_hint=option)
+    return tuple(int(value) for value in values)
+
+
+def _resolution(text: str | None) -> Any:
+    values = _floats("--res", text)
+    if values is not None and len(values) > NUMBERS["--res"]:
+        raise typer.BadParameter(f"{text!r}: one number or two wanted", param_hint="--res")
+    return values[0] if values is not None and len(values) == 1 else values
+
+
+def _parse_options(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        options = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"not JSON: {error}", param_hint="--storage-options") from error
+    if not isinstance(options, dict):
+        raise typer.BadParameter("a JSON object wanted", param_hint="--storage-options")
+    return options
+
+
+def _plain(value: Any) -> Any:
+    """``value`` in JSON's types: records as dictionaries, a CRS as its authority's code, dtypes as their names."""
+    if hasattr(value, "to_authority"):
+        authority = value.to_authority()
+        return ":".join(authority) if authority else value.to_wkt()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, str | int | float | bool) or value is None:
+        return value if value == value else "nan"  # noqa: PLR0124 - JSON has no NaN
+    if isinstance(value, Sequence | set | frozenset) and not isinstance(value, bytes):
+        return [_plain(item) for item in value]
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+        return _plain(value.item())
+    return str(value)
+
+
+def _report(facts: Mapping[str, Any], title: str, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "", title=title, show_header=False, title_justify="left")
+    for name, value in facts.items():
+        table.add_row(
+            name.replace("_", " "), value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        )
+    Console().print(table)
