@@ -13,7 +13,6 @@ import geostream
 print(json.dumps({
     "modules": sorted({name.partition(".")[0] for name in sys.modules}),
     "threads": [thread.name for thread in threading.enumerate()],
-    "loop": "_loop" in vars(sys.modules.get("fsspec.asyn", object)) if "fsspec.asyn" in sys.modules else False,
 }))
 """
 
