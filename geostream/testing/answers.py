@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from http import HTTPStatus
@@ -16,6 +15,8 @@ from xml.sax.saxutils import escape
 from geostream.testing.listing import list_buckets, list_objects
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from geostream.testing.objects import Store, StoredObject
     from geostream.testing.records import Fault
 
@@ -133,17 +134,13 @@ def answer(request: Request, store: Store, bucket: str, fault: Fault | None = No
         retry = {} if fault.retry_after is None else {"Retry-After": f"{fault.retry_after:g}"}
         return error(fault.status, request.key, retry)
     if request.method == "LIST":
-        if request.bucket:
-            return _xml(200, list_objects(store, bucket, request.query))
-        return _xml(200, list_buckets(bucket))
+        return _xml(200, list_objects(store, bucket, request.query) if request.bucket else list_buckets(bucket))
     if request.method not in {"GET", "HEAD"}:
         return error(405, request.key)
     if request.method == "HEAD" and request.bucket and not request.key:
         return Answer(200, {"x-amz-bucket-region": "us-east-1"})
     found = store.get(request.key)
-    if found is None:
-        return error(404, request.key)
-    return _spoiled(request, found, fault)
+    return error(404, request.key) if found is None else _spoiled(request, found, fault)
 
 
 def error(status: int, key: str, headers: Mapping[str, str] | None = None) -> Answer:
@@ -174,49 +171,48 @@ def _phrase(status: int) -> str:
 
 
 def _spoiled(request: Request, found: StoredObject, fault: Fault | None) -> Answer:
-    kind = None if fault is None else fault.kind
+    kind = "" if fault is None else fault.kind
     if kind in {"changed", "swapped"}:
         found = found.replaced()
-    ignored = {"ignore_range": {"range"}, "swapped": {"if-match"}}.get(kind or "", set())
-    if ignored:
-        request = replace(request, headers={n: v for n, v in request.headers.items() if n not in ignored})
-    if kind == "short_range" and (span := parse_range(request.headers.get("range"), found.size)):
+    span = parse_range(request.headers.get("range"), found.size)
+    headers = dict(request.headers)
+    headers.pop({"ignore_range": "range", "swapped": "if-match"}.get(kind, ""), None)
+    if kind == "short_range" and span is not None:
         start, stop = span
-        half = f"bytes={start}-{start + max(1, (stop - start) // 2) - 1}"
-        proper = _object_answer(replace(request, headers={**request.headers, "range": half}), found)
-        return replace(proper, asked=span)
-    proper = _object_answer(request, found)
-    if proper.status not in {200, 206}:
-        return proper
-    if kind == "no_etag":
-        return replace(proper, headers={n: v for n, v in proper.headers.items() if n != "ETag"})
+        headers["range"] = f"bytes={start}-{start + max(1, (stop - start) // 2) - 1}"
+    proper = replace(_object_answer(found, headers), asked=span)
+    return _lie(kind, proper, found.size) if proper.status in {200, 206} else proper
+
+
+def _lie(kind: str, proper: Answer, total: int) -> Answer:
+    """``proper``, with what the head says at odds with the body or the object."""
+    headers = dict(proper.headers)
     if kind == "garbage":
         return replace(proper, read=_noise)
     if kind == "wrong_length":
         return replace(proper, length=max(0, proper.length - 1))
-    if proper.asked is not None and kind in {"wrong_range", "wrong_total"}:
-        start, stop = proper.asked
-        lie = (
-            f"bytes {start + 1}-{stop}/{found.size}"
-            if kind == "wrong_range"
-            else f"bytes {start}-{stop - 1}/{found.size * 2}"
-        )
-        return replace(proper, headers={**proper.headers, "Content-Range": lie})
-    return proper
+    if kind == "no_etag":
+        del headers["ETag"]
+    if "Content-Range" in headers:
+        start, stop = proper.start, proper.start + proper.length
+        if kind == "wrong_range":
+            headers["Content-Range"] = f"bytes {start + 1}-{stop}/{total}"
+        if kind == "wrong_total":
+            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{total * 2}"
+    return replace(proper, headers=headers)
 
 
 def _noise(start: int, stop: int) -> bytes:
     return random.Random(start).randbytes(stop - start)  # noqa: S311 - reproducible, not secret
 
 
-def _object_answer(request: Request, found: StoredObject) -> Answer:
+def _object_answer(found: StoredObject, asked: Mapping[str, str]) -> Answer:
     headers = {
         "ETag": found.etag,
         "Last-Modified": formatdate(found.modified, usegmt=True),
         "Accept-Ranges": "bytes",
         "Content-Type": guess_type(found.key)[0] or "application/octet-stream",
     }
-    asked = request.headers
     if "if-match" in asked and not _matches(asked["if-match"], found.etag):
         return error(412, found.key)
     if "if-none-match" in asked and _matches(asked["if-none-match"], found.etag):
@@ -227,9 +223,9 @@ def _object_answer(request: Request, found: StoredObject) -> Answer:
         return Answer(200, headers, found.size, found.read)
     start, stop = span
     if start >= stop:
-        return replace(error(416, found.key, {"Content-Range": f"bytes */{found.size}"}), asked=span)
+        return error(416, found.key, {"Content-Range": f"bytes */{found.size}"})
     headers["Content-Range"] = f"bytes {start}-{stop - 1}/{found.size}"
-    return Answer(206, headers, stop - start, found.read, start, span)
+    return Answer(206, headers, stop - start, found.read, start)
 
 
 def _matches(header: str, etag: str) -> bool:

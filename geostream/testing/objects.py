@@ -70,7 +70,7 @@ class DirectoryStore:
 
     def keys(self) -> list[str]:
         """All names below the root."""
-        found = []
+        found: list[str] = []
         for folder, _, names in os.walk(self._root, followlinks=True):
             prefix = Path(folder).relative_to(self._root)
             found.extend((prefix / name).as_posix() for name in names)

@@ -9,7 +9,6 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from geostream.testing.records import Counters, Fault, Served
 from geostream.testing.server import Endpoint, RangeServer
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from geostream.testing.objects import Content
+    from geostream.testing.records import Counters, Fault, Served
 
 __all__ = ["ServerProcess"]
 

@@ -59,7 +59,7 @@ class Fault:
     kind: FaultKind
     """What goes wrong."""
     path: str = "*"
-    """Shell-style pattern of the keys concerned (``*`` also matches ``/``); a key has no leading slash and no bucket."""
+    """Shell-style pattern of the keys concerned: no leading slash, no bucket; ``*`` also matches ``/``."""
     method: Literal["GET", "HEAD", "LIST"] | None = None
     """Kind of request concerned; None for any."""
     times: int | None = None

@@ -6,16 +6,14 @@ import asyncio
 import os
 import random
 import socket
-import struct
 import threading
 import weakref
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import quote
 
-from geostream.testing.answers import Answer, Request, answer, error, parse_request
+from geostream.testing.connection import Connection, Pace, Site
 from geostream.testing.objects import Content, make_store
-from geostream.testing.records import Counters, Fault, Faults, Ledger, Served
+from geostream.testing.records import Counters, Fault, Faults, Served
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,31 +21,7 @@ if TYPE_CHECKING:
 
     from geostream.testing.process import ServerProcess
 
-__all__ = ["Pace", "RangeServer"]
-
-_CHUNK = 256 * 1024
-_LONGEST_HEAD = 64 * 1024
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, no time to linger: close() sends RST
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How slow the server pretends to be."""
-
-    latency: float = 0.0
-    """Seconds before an answer; the median where they vary."""
-    jitter: float = 0.0
-    """Spread: the standard deviation of the latency's logarithm, or the largest deviation as a part of it."""
-    distribution: Literal["lognormal", "uniform"] = "lognormal"
-    """How the latencies are spread."""
-    bandwidth: float | None = None
-    """Bytes a second on each connection; None for as fast as possible."""
-
-    def delay(self, rng: random.Random) -> float:
-        """Draw the seconds to wait before one answer."""
-        if self.distribution == "uniform":
-            return max(0.0, self.latency * (1 + self.jitter * rng.uniform(-1, 1)))
-        return self.latency * rng.lognormvariate(0, self.jitter) if self.jitter else self.latency
+__all__ = ["Endpoint", "RangeServer"]
 
 
 class Endpoint:
@@ -114,17 +88,18 @@ class RangeServer(Endpoint):
     ) -> None:
         self.bucket = bucket
         self.faults = Faults(tuple(faults), seed=seed)
-        self._store = make_store(source)
-        self._pace = Pace(latency, jitter, distribution, bandwidth)
-        self._random = random.Random(seed)  # noqa: S311 - reproducible latencies, not secrets
-        self._ledger = Ledger()
+        self._site = Site(
+            store=make_store(source),
+            bucket=bucket,
+            pace=Pace(latency, jitter, distribution, bandwidth),
+            faults=self.faults,
+            random=random.Random(seed),  # noqa: S311 - reproducible latencies, not secrets
+        )
         self._port = port
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._listener: socket.socket | None = None
-        self._connections: set[_Connection] = set()
-        self._failure: BaseException | None = None
 
     @classmethod
     def spawn(cls, source: str | os.PathLike[str] | Mapping[str, Content], **options: Any) -> ServerProcess:
@@ -136,16 +111,16 @@ class RangeServer(Endpoint):
     @property
     def counters(self) -> Counters:
         """What was served since the start or the last `reset`, faults included."""
-        return self._ledger.counters
+        return self._site.ledger.counters
 
     @property
     def log(self) -> list[Served]:
         """The requests since the start or the last `reset`, in the order in which they arrived."""
-        return self._ledger.log
+        return self._site.ledger.log
 
     def reset(self) -> None:
         """Set the counters to zero and forget the log; faults stay."""
-        self._ledger.reset()
+        self._site.ledger.reset()
 
     def start(self) -> Self:
         """Listen and serve; returns when requests are being accepted.
@@ -159,7 +134,8 @@ class RangeServer(Endpoint):
         self._listener = socket.create_server(("127.0.0.1", self._port), backlog=1024)
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(ready,), name="geostream-range-server", daemon=True)
+        arguments = (self._listener, ready)
+        self._thread = threading.Thread(target=self._run, args=arguments, name="geostream-range-server", daemon=True)
         self._thread.start()
         ready.wait()
         _running.add(self)
@@ -178,8 +154,8 @@ class RangeServer(Endpoint):
         _running.discard(self)
         loop.call_soon_threadsafe(stopping.set)
         thread.join()
-        if self._failure is not None:
-            raise RuntimeError("the range server failed to serve a request") from self._failure
+        if self._site.failure is not None:
+            raise RuntimeError("the range server failed to serve a request") from self._site.failure
 
     def __enter__(self) -> Self:
         return self.start()
@@ -191,26 +167,26 @@ class RangeServer(Endpoint):
 
     def __repr__(self) -> str:
         state = self.url if self._loop is not None else "stopped"
-        return f"<RangeServer {state} {self._pace}>"
+        return f"<RangeServer {state} {self._site.pace}>"
 
-    def _run(self, ready: threading.Event) -> None:
-        asyncio.run(self._serve(ready))
+    def _run(self, listener: socket.socket, ready: threading.Event) -> None:
+        asyncio.run(self._serve(listener, ready))
 
-    async def _serve(self, ready: threading.Event) -> None:
+    async def _serve(self, listener: socket.socket, ready: threading.Event) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         stopping = self._stopping
-        server = await self._loop.create_server(lambda: _Connection(self), sock=self._listener, backlog=1024)
+        server = await self._loop.create_server(lambda: Connection(self._site), sock=listener, backlog=1024)
         ready.set()
         await stopping.wait()
         server.close()
-        while self._connections:
-            for connection in list(self._connections):
+        while self._site.connections:
+            for connection in list(self._site.connections):
                 connection.abort()
             await asyncio.sleep(0)
 
     def _drop_sockets(self) -> None:
         """In a forked child: let go of the sockets, which would otherwise stay open when the parent closes them."""
-        sockets = [self._listener, *(c.socket for c in self._connections)]
+        sockets = [self._listener, *(c.socket for c in self._site.connections)]
         nothing = os.open(os.devnull, os.O_RDWR)
         for one in sockets:
             if one is not None and one.fileno() >= 0:
@@ -227,132 +203,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-class _Connection(asyncio.Protocol):
-    """One client's connection: takes requests off the buffer one after the other and answers each."""
-
-    def __init__(self, server: RangeServer) -> None:
-        self._server = server
-        self._buffer = bytearray()
-        self._task: asyncio.Task[None] | None = None
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._transport: asyncio.Transport
-        self.socket: socket.socket
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]
-        self.socket = transport.get_extra_info("socket")
-        self._server._connections.add(self)
-        self._server._ledger.connected()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._server._connections.discard(self)
-        if self._task is not None:
-            self._task.cancel()
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._answer_all())
-
-    def abort(self) -> None:
-        """Close at once, without sending what is buffered."""
-        self._transport.abort()
-
-    async def _answer_all(self) -> None:
-        try:
-            while not self._transport.is_closing() and (request := self._next_request()) is not None:
-                await self._answer(request)
-        except Exception as failure:  # noqa: BLE001 - told to whoever stops the server
-            self._server._failure = failure
-            self.abort()
-        finally:
-            self._task = None
-
-    def _next_request(self) -> Request | None:
-        end = self._buffer.find(b"\r\n\r\n")
-        if end < 0:
-            if len(self._buffer) > _LONGEST_HEAD:
-                self.abort()
-            return None
-        try:
-            request = parse_request(bytes(self._buffer[:end]), self._server.bucket)
-        except ValueError:
-            self._transport.write(error(400, "").head(keep_alive=False))
-            self._transport.close()
-            return None
-        if len(self._buffer) < end + 4 + request.length:
-            return None
-        del self._buffer[: end + 4 + request.length]
-        return request
-
-    async def _answer(self, request: Request) -> None:
-        server, ledger = self._server, self._server._ledger
-        fault = server.faults.draw(request.method, request.key)
-        asked = request.headers.get("range"), request.headers.get("if-match")
-        number = ledger.begin(Served(request.method, request.key, None, None, *asked, fault=fault and fault.kind))
-        try:
-            if delay := server._pace.delay(server._random):
-                await asyncio.sleep(delay)
-            if fault is not None and fault.kind == "reset":
-                self._reset()
-                return
-            if fault is not None and fault.kind == "stall":
-                await asyncio.sleep(fault.seconds)
-            said = answer(request, server._store, server.bucket, fault)
-            ledger.answer(number, said.status, *(said.asked or (None, None)))
-            self._transport.write(said.head(keep_alive=request.keep_alive))
-            if request.method != "HEAD":
-                await self._deliver(said, fault, number)
-            if not request.keep_alive:
-                self._close()
-        finally:
-            ledger.end(number)
-
-    async def _deliver(self, said: Answer, fault: Fault | None, number: int) -> None:
-        if fault is None or fault.kind not in {"truncate", "reset_body", "stall_body"}:
-            await self._send(said, 0, said.length, number)
-            return
-        part = min(said.length, said.length // 2 if fault.size is None else fault.size)
-        await self._send(said, 0, part, number)
-        if fault.kind == "truncate":
-            self._close()
-        elif fault.kind == "reset_body":
-            await self._flush()
-            self._reset()
-        else:
-            await asyncio.sleep(fault.seconds)
-            await self._send(said, part, said.length, number)
-
-    async def _send(self, said: Answer, start: int, stop: int, number: int) -> None:
-        """Send the body's bytes from ``start`` to ``stop``, at the pace of the connection."""
-        bandwidth, loop = self._server._pace.bandwidth, asyncio.get_running_loop()
-        began = loop.time()
-        size = _CHUNK if bandwidth is None else max(1024, min(_CHUNK, int(bandwidth * 0.02)))
-        for offset in range(start, stop, size):
-            chunk = said.read(said.start + offset, said.start + min(stop, offset + size))
-            if bandwidth is not None:
-                await asyncio.sleep(max(0.0, began + (offset - start + len(chunk)) / bandwidth - loop.time()))
-            # noted first: whoever has received the last byte finds it counted
-            self._server._ledger.sent(number, len(chunk))
-            self._transport.write(chunk)
-            await self._writable.wait()
-
-    async def _flush(self) -> None:
-        while self._transport.get_write_buffer_size() and not self._transport.is_closing():
-            await asyncio.sleep(0.001)
-
-    def _close(self) -> None:
-        self._transport.close()
-
-    def _reset(self) -> None:
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self._transport.abort()
