@@ -1,0 +1,42 @@
+"""Turning computed values into a raster's own dtype: the one place where rounding and clamping are decided."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["round_half_away"]
+
+
+@lru_cache(maxsize=64)
+def _limits(target: np.dtype[Any], work: np.dtype[Any]) -> tuple[Any, Any]:
+    """Smallest and largest value of integer dtype ``target`` that float dtype ``work`` can hold exactly or inside it."""
+    info = np.iinfo(target)
+    low, high = work.type(info.min), work.type(info.max)
+    # 2**63 - 1 is no float64: it becomes 2**63, whose cast back overflows
+    return low, high if int(high) <= info.max else np.nextafter(high, work.type(0))
+
+
+def round_half_away(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return ``values`` in ``dtype``: integers rounded half away from zero and clamped to what the dtype holds.
+
+    Args:
+        values: any shape, float or complex, finite wherever ``dtype`` is an integer.
+        dtype: the raster's dtype. Floating and complex dtypes are only cast.
+
+    Returns:
+        A new array of the same shape in ``dtype`` (``values`` itself where it already has that dtype).
+    """
+    if dtype.kind not in "iu":
+        return values.astype(dtype, copy=False)
+    low, high = _limits(dtype, values.dtype)
+    clamped = np.clip(values, low, high)
+    whole = np.trunc(clamped)
+    # values - whole is exact, so that neither 0.49999997 + 0.5 nor large values are rounded up by the addition itself
+    clamped -= whole
+    clamped *= 2
+    whole += np.trunc(clamped, out=clamped)
+    return whole.astype(dtype)
