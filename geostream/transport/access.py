@@ -1,0 +1,166 @@
+"""How a URL is reached: options or the user's own filesystem, and the forms a URL may take."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from geostream.errors import ConfigError
+from geostream.transport.retry import DEFAULT_RETRY, RetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from fsspec import AbstractFileSystem
+
+__all__ = ["LOCAL_PROTOCOLS", "Access", "normalize_url", "protocol_of"]
+
+LOCAL_PROTOCOLS = frozenset({"file", "local"})
+_VSI = {
+    "vsis3": "s3://",
+    "vsis3_streaming": "s3://",
+    "vsigs": "gs://",
+    "vsigs_streaming": "gs://",
+    "vsiaz": "az://",
+    "vsiaz_streaming": "az://",
+    "vsiadls": "abfs://",
+    "vsicurl": "",
+    "vsicurl_streaming": "",
+}
+_VSI_PATH = re.compile(r"/(vsi[a-z0-9_]+)/(.*)", re.DOTALL)
+_PROTOCOL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+
+
+@dataclass(frozen=True, eq=False)
+class Access:
+    """How URLs are reached. Pickles and deep-copies with a dataset; two with equal options are equal.
+
+    It holds no open resource of geostream's. ``fs`` is the user's own filesystem: where it is asynchronous and runs
+    on a loop, requests are made on that loop; in a forked or spawned process it is made anew from its arguments.
+    """
+
+    storage_options: Mapping[str, Any] | None = None
+    """Options of the fsspec filesystem, as in pandas; those of the links of a chained URL nested by protocol."""
+    fs: AbstractFileSystem | None = None
+    """The user's own filesystem, instead of options."""
+    retry: RetryPolicy = field(default=DEFAULT_RETRY)
+    """When and how often a failed request is sent again."""
+
+    def __post_init__(self) -> None:
+        if self.fs is not None and self.storage_options:
+            raise ConfigError("storage_options= and fs= contradict each other: pass one, and configure fs itself")
+
+    def options_for(self, protocol: str) -> dict[str, Any]:
+        """Return the options meant for one protocol: the plain ones, and those nested under its name."""
+        options = dict(self.storage_options or {})
+        nested = options.pop(protocol, None)
+        if isinstance(nested, Mapping):
+            return {**options, **nested}
+        return options if nested is None else {**options, protocol: nested}
+
+    @cached_property
+    def key(self) -> Hashable:
+        """What tells one way of access from another."""
+        if self.fs is not None:
+            return ("fs", self.fs, self.retry)
+        return ("options", _canonical(self.storage_options or {}), self.retry)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Access) and self.key == other.key
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Hashes of strings differ between processes: cached ones must not travel.
+        return {"storage_options": self.storage_options, "fs": self.fs, "retry": self.retry}
+
+    def __repr__(self) -> str:
+        # Values may be secrets.
+        options = ", ".join(sorted(self.storage_options or {}))
+        return f"Access(fs={type(self.fs).__name__})" if self.fs is not None else f"Access(storage_options=[{options}])"
+
+
+def _canonical(value: Any) -> Hashable:
+    """Return a hashable stand-in for an option: equal for equal nested containers, identity for what cannot hash."""
+    if isinstance(value, Mapping):
+        return ("mapping", tuple(sorted(((str(k), _canonical(v)) for k, v in value.items()), key=lambda item: item[0])))
+    if isinstance(value, list | tuple):
+        return ("sequence", tuple(_canonical(item) for item in value))
+    if isinstance(value, set | frozenset):
+        return ("set", frozenset(_canonical(item) for item in value))
+    try:
+        hash(value)
+    except TypeError:
+        return ("object", id(value))
+    return (type(value).__name__, value)
+
+
+def protocol_of(url: str) -> str:
+    """Return the protocol of a URL's first link; ``file`` where it names none."""
+    match = _PROTOCOL.match(url)
+    if match is not None:
+        return match.group(1).lower()
+    first, chained, _ = url.partition("::")
+    return first if chained and first.isidentifier() else "file"
+
+
+def normalize_url(url: str | os.PathLike[str], access: Access | None = None) -> str:
+    """Return the URL as the rest of geostream writes it.
+
+    GDAL's paths (``/vsis3/bucket/key``, ``/vsicurl/https://…``, ``/vsigs/…``, ``/vsiaz/…``, ``/vsizip/…``) become
+    the URLs they mean; local paths and ``file://`` URLs become absolute paths, with ``~`` expanded.
+
+    Args:
+        url: Local path, or any fsspec URL, chained ones included.
+        access: How it is reached: a path that names no protocol is left to the filesystem in it, if there is one.
+    """
+    text = os.fspath(url)
+    if not isinstance(text, str):
+        raise ConfigError(f"a URL is a str or a path, not {type(text).__name__}")
+    match = _VSI_PATH.fullmatch(text)
+    if match is not None:
+        return _from_vsi(match.group(1), match.group(2))
+    if "::" in text:
+        first, _, rest = text.partition("::")
+        return f"{first}::{normalize_url(rest, access)}"
+    if _PROTOCOL.match(text):
+        return _local_path(text) if protocol_of(text) in LOCAL_PROTOCOLS else text
+    if access is not None and access.fs is not None:
+        return text
+    return os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111 - pathlib would keep "..", and drop a final slash
+
+
+def _local_path(url: str) -> str:
+    path = _PROTOCOL.sub("", url, count=1)
+    if path.startswith("localhost/"):
+        path = path.removeprefix("localhost")
+    return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - as above
+
+
+def _from_vsi(name: str, rest: str) -> str:
+    if name in _VSI:
+        return _VSI[name] + rest
+    if name == "vsizip":
+        archive, extension, member = rest.partition(".zip/")
+        if archive.startswith("{"):
+            archive, extension, member = rest.removeprefix("{").partition("}/")
+            extension = ""
+        elif extension:
+            extension = ".zip"
+        if member:
+            inner = f"/{archive}{extension}" if archive.startswith("vsi") else archive + extension
+            return f"zip://{member}::{normalize_url(inner)}"
+    raise ConfigError(
+        f"/{name}/ paths are GDAL's own: write the URL that fsspec knows it by (s3://, https://, zip://…)"
+    )

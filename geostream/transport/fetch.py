@@ -1,0 +1,115 @@
+"""``get_range``: attempts, waits between them, counters, and the error that says what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from geostream.accounting import stats
+from geostream.errors import ConfigError, NotFoundError, ReadError, redact
+from geostream.transport.adapters import Meter, classify, why
+from geostream.transport.answer import Again, Ask, AttemptFailed, Final, Missing
+from geostream.transport.loop import current_pool
+
+if TYPE_CHECKING:
+    from geostream.transport.access import Access
+    from geostream.transport.answer import Body
+    from geostream.transport.clients import ClientPool, Route
+    from geostream.transport.retry import RetryPolicy
+
+_CHECK_PROTOCOL = "Check the URL's protocol, that the package it needs is installed, and storage_options="
+
+__all__ = ["failure_to_error", "get_range", "reach"]
+
+
+async def get_range(url: str, access: Access, start: int, stop: int, *, etag: str | None = None) -> Body:
+    """Read bytes ``start`` to ``stop`` (exclusive) of an object, with retries, every answer checked, all counted.
+
+    Runs on the background loop (`run`, `submit`) or in a `scan_session`.
+
+    Args:
+        url: URL or path, as `normalize_url` returns it.
+        access: How it is reached.
+        start: First byte.
+        stop: One past the last byte. Past the object's end it is clipped.
+        etag: ETag that the object must still have.
+
+    Returns:
+        The bytes (fewer than asked for only where the object ends; none where the object is empty and ``start`` is 0),
+        the object's size and ETag where the filesystem tells them, and the status.
+
+    Raises:
+        NotFoundError: There is no such object.
+        ReadError: It could not be read: the message says what happened and what to do.
+        ConfigError: The range is no range.
+    """
+    if not 0 <= start < stop:
+        raise ConfigError(f"{redact(url)}: {start} to {stop} is not a range of bytes", url=url)
+    what = f"bytes {start}-{stop - 1}"
+    pool = current_pool()
+    route = await reach(pool, url, access, what)
+    failure, attempts = await _attempts(pool, route, Ask(route.path, start, stop, etag), access.retry)
+    if isinstance(failure, AttemptFailed):
+        raise failure_to_error(failure, url, what, attempts)
+    return failure
+
+
+async def reach(pool: ClientPool, url: str, access: Access, what: str) -> Route:
+    """Return the route to ``url``.
+
+    Raises:
+        ReadError: No filesystem can be made for it: unknown protocol, missing package, wrong options.
+    """
+    try:
+        return await pool.route(url, access)
+    except Exception as error:  # noqa: BLE001 - a foreign filesystem's constructor raises what it likes
+        failure: AttemptFailed = classify(error)
+        if isinstance(error, ImportError | ValueError | TypeError):
+            failure = Final(why(error), advice=_CHECK_PROTOCOL)
+    raise failure_to_error(failure, url, what, 0)
+
+
+async def _attempts(pool: ClientPool, route: Route, ask: Ask, policy: RetryPolicy) -> tuple[Body | AttemptFailed, int]:
+    """Try until there is an answer or no sense in trying; return it, or the last failure, and the attempts made."""
+    began = time.monotonic()
+    attempt = 0
+    while True:
+        attempt += 1
+        async with pool.in_flight:
+            outcome = await _attempt(route, ask, policy, attempt)
+        if not isinstance(outcome, Again) or attempt >= policy.attempts:
+            return outcome, attempt
+        delay = policy.delay(attempt, outcome.retry_after)
+        if time.monotonic() + delay - began > policy.deadline:
+            return outcome, attempt
+        await asyncio.sleep(delay)
+
+
+async def _attempt(route: Route, ask: Ask, policy: RetryPolicy, attempt: int) -> Body | AttemptFailed:
+    meter = Meter()
+    began = time.perf_counter()
+    limit = policy.timeout_for(ask.stop - ask.start)
+    try:
+        async with asyncio.timeout(limit):
+            return await route.adapter.fetch(ask, meter)
+    except AttemptFailed as failure:
+        return failure
+    except TimeoutError:
+        return Again(f"no complete answer within {limit:.3g} s", advice="Check the network, or allow more time")
+    finally:
+        stats.add(
+            requests=meter.requests,
+            bytes=meter.bytes,
+            retries=int(attempt > 1),
+            network_seconds=time.perf_counter() - began,
+        )
+
+
+def failure_to_error(failure: AttemptFailed, url: str, what: str, attempts: int) -> ReadError:
+    """Return the error a user sees: the URL without secrets, the range, the attempts, the cause, and what to do."""
+    kind = NotFoundError if isinstance(failure, Missing) else ReadError
+    tries = f" after {attempts} attempts" if attempts > 1 else ""
+    advice = f". {failure.advice}." if failure.advice else "."
+    message = f"{redact(url)}: {what} could not be read{tries}: {failure.why}{advice}"
+    return kind(message, url=url, attempts=attempts, status=failure.status)

@@ -1,0 +1,220 @@
+"""One attempt at one range of an S3 object, through the client inside an s3fs filesystem."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ResponseStreamingError,
+)
+from botocore.exceptions import ConnectionError as BotoConnectionError
+from botocore.parsers import ResponseParserError
+
+from geostream.transport.adapters import disable_resend, metered, set_meter, why
+from geostream.transport.answer import (
+    Again,
+    Ask,
+    AttemptFailed,
+    Body,
+    Final,
+    Head,
+    Missing,
+    empty_body,
+    fulfil,
+    judge,
+    refuse_status,
+)
+
+if TYPE_CHECKING:
+    from geostream.transport.adapters import Meter
+
+__all__ = ["S3Adapter", "s3_options"]
+
+_UNSATISFIABLE = 416
+_BUSY_CODES = frozenset({"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "Throttling"})
+_KEY_CODES = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed"})
+_MISSING_CODES = frozenset({"NoSuchKey", "NoSuchBucket", "NoSuchVersion"})
+
+
+def s3_options(options: dict[str, Any], connections: int) -> dict[str, Any]:
+    """Return s3fs options with botocore's own retries off and as many connections as geostream uses."""
+    config = {"max_pool_connections": connections, **dict(options.get("config_kwargs") or {})}
+    config["retries"] = {"total_max_attempts": 1, "mode": "standard"}
+    return {**options, "config_kwargs": config, "use_listings_cache": False}
+
+
+class S3Adapter:
+    """s3:// through s3fs's client: status, Content-Range, ETag and If-Match all checked.
+
+    The client is called directly, so that s3fs's own retries are out of the way. Each request the client sends is
+    counted where it sends it, a second one after a redirect to another region included. Where the filesystem is the
+    user's own, botocore retries as the user configured it: counted, but not paced by geostream.
+    """
+
+    def __init__(self, fs: Any, *, owned: bool) -> None:
+        self._fs = fs
+        self._owned = owned
+        self._client: Any = None
+
+    async def _open(self) -> Any:
+        client = await self._fs.set_session()
+        if client is not self._client:
+            _count_requests(client)
+            if self._owned:
+                await _disable_inner_resend(client)
+            self._client = client
+        return client
+
+    async def prepare(self) -> None:
+        """Make the client, so that whatever is called on the filesystem next is counted and sent once."""
+        self._fs.retries = 1 if self._owned else self._fs.retries
+        await self._open()
+
+    async def fetch(self, ask: Ask, meter: Meter) -> Body:
+        """Send one GetObject."""
+        set_meter(meter)
+        try:
+            await self._open()
+            bucket, key, version = self._fs.split_path(ask.path)
+            if not key:
+                raise Final("it names a bucket, not an object", advice="Pass the URL of a file")
+            client = await self._fs.get_s3(bucket)
+            words = {"Bucket": bucket, "Key": key, "Range": ask.range_header}
+            if ask.if_match is not None:
+                words["IfMatch"] = ask.if_match
+            if version:
+                words["VersionId"] = version
+            call = client.get_object
+            answer = await call(**self._fs._get_s3_method_kwargs(call, self._fs.req_kw, **words))  # noqa: SLF001
+            return await _receive(ask, answer, meter)
+        except ClientError as error:
+            return _refused(ask, error)
+        except (BotoCoreError, ResponseParserError, aiohttp.ClientError, OSError, ValueError) as error:
+            raise s3_failure(error) from None
+
+    async def aclose(self) -> None:
+        """Close the client, if geostream made it."""
+        creator = getattr(self._fs, "_s3creator", None)
+        if self._owned and creator is not None:
+            await creator.__aexit__(None, None, None)
+
+
+async def _receive(ask: Ask, answer: dict[str, Any], meter: Meter) -> Body:
+    stream = answer["Body"]
+    raw = getattr(stream, "raw_stream", None) or getattr(stream, "__wrapped__", None)
+    before = meter.bytes
+    received = 0
+    try:
+        promise = judge(ask, _head(answer))
+        data = await (stream.read() if promise.length is not None else stream.read(promise.limit + 1))
+        received = len(data)
+        return fulfil(ask, promise, data)
+    except AttemptFailed:
+        stream.close()
+        raise
+    finally:
+        # What had arrived before a break is in the stream's own count only.
+        meter.bytes = before + getattr(getattr(raw, "content", None), "total_bytes", received)
+
+
+def _head(answer: dict[str, Any]) -> Head:
+    facts = answer["ResponseMetadata"]
+    headers = facts["HTTPHeaders"]
+    length = headers.get("content-length")
+    encoding = headers.get("content-encoding")
+    return Head(
+        status=facts["HTTPStatusCode"],
+        content_range=headers.get("content-range"),
+        content_length=int(length) if length is not None and length.isdigit() else None,
+        etag=headers.get("etag"),
+        # What was uploaded with "aws-chunked" is stored without it, though the name may stay behind.
+        encoding=None if encoding in ("", "aws-chunked") else encoding,
+    )
+
+
+def _refused(ask: Ask, error: ClientError) -> Body:
+    """Return the empty body that a 416 may mean; raise the failure that any other error answer means."""
+    facts = error.response.get("ResponseMetadata", {})
+    status = facts.get("HTTPStatusCode")
+    if status == _UNSATISFIABLE:
+        headers = facts.get("HTTPHeaders", {})
+        return empty_body(ask, Head(status, headers.get("content-range"), None, headers.get("etag")))
+    raise s3_failure(error) from None
+
+
+def s3_failure(error: BaseException) -> AttemptFailed:
+    """Return what an exception of the client means for a retry."""
+    if isinstance(error, ClientError):
+        return _answered(error)
+    if isinstance(error, NoCredentialsError | PartialCredentialsError):
+        return Final(
+            why(error), advice="Pass key and secret, or anon=True for a public bucket, in storage_options= (or use fs=)"
+        )
+    if isinstance(
+        error,
+        HTTPClientError
+        | BotoConnectionError
+        | IncompleteReadError
+        | ResponseStreamingError
+        | ResponseParserError
+        | aiohttp.ClientError
+        | OSError,
+    ):
+        return Again(why(error), advice="Check the endpoint's name and the network")
+    return Final(why(error), advice="Check the URL and the storage options")
+
+
+def _answered(error: ClientError) -> AttemptFailed:
+    facts = error.response.get("ResponseMetadata", {})
+    status = facts.get("HTTPStatusCode")
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    retry_after = facts.get("HTTPHeaders", {}).get("retry-after")
+    if code in _BUSY_CODES:
+        return Again(f"the store answered {status} ({code})", status=status)
+    if code in _KEY_CODES:
+        return Final(
+            f"the store answered {status} ({code})",
+            status=status,
+            advice="Check that key, secret and token in storage_options= (or fs=) are valid and not expired",
+        )
+    if code in _MISSING_CODES:
+        return Missing(
+            f"the store answered {status} ({code})",
+            status=status,
+            advice="Check the spelling of the bucket and key, the endpoint, and that the object exists",
+        )
+    return refuse_status(status or 0, detail=code if code != str(status) else "", retry_after=retry_after)
+
+
+def _count_requests(client: Any) -> None:
+    """Count what the client sends and the bodies it reads itself, while an attempt of geostream's is under way."""
+    events = client.meta.events
+    events.register("before-send.s3", _on_send, unique_id="geostream-requests")
+    events.register("before-parse.s3", _on_answer, unique_id="geostream-bytes")
+
+
+def _on_send(**_: Any) -> None:
+    meter = metered()
+    if meter is not None:
+        meter.requests += 1
+
+
+def _on_answer(response_dict: dict[str, Any] | None = None, **_: Any) -> None:
+    meter, body = metered(), (response_dict or {}).get("body")
+    if meter is not None and isinstance(body, bytes):
+        meter.bytes += len(body)
+
+
+async def _disable_inner_resend(client: Any) -> None:
+    """Make the client's HTTP session now, because aiohttp resends by itself unless told otherwise beforehand."""
+    transport = getattr(getattr(client, "_endpoint", None), "http_session", None)
+    make = getattr(transport, "_get_session", None)
+    if make is not None and getattr(transport, "_sessions", None) is not None:
+        disable_resend(await make(None))
