@@ -131,10 +131,10 @@ def demo(
     """Train a small model on chips read from COGs behind a slow object store, and compare with GDAL's /vsicurl."""
     with _one_line_errors():
         try:
-            from geostream import demo as demonstration
+            from geostream.demo.show import run
         except ModuleNotFoundError as error:
             raise ConfigError(f"the demo needs {error.name}: pip install 'geostream[demo]'") from error
-        figures = demonstration.run(out, steps=steps, latency=latency / 1000)
+        figures = run(out, steps=steps, latency=latency / 1000)
     if as_json:
         typer.echo(json.dumps(figures))
 

@@ -86,4 +86,5 @@ def as_bytes(data: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]) -> np.ndar
     seen = seen[np.isfinite(seen)]
     low, high = np.percentile(seen, [2, 98]) if seen.size else (0.0, 1.0)
     stretched = (np.nan_to_num(data.astype(np.float64)) - low) / max(high - low, 1e-12) * 255
-    return np.clip(np.rint(stretched), 0, 255).astype(np.uint8)
+    rounded: np.ndarray[Any, Any] = np.rint(stretched).clip(0, 255).astype(np.uint8)
+    return rounded
