@@ -69,6 +69,9 @@ def set_meter(meter: Meter) -> contextvars.Token[Meter | None]:
 class Adapter(Protocol):
     """Makes one attempt at one range."""
 
+    async def prepare(self) -> None:
+        """Make the client that attempts need, before any attempt's time begins to count."""
+
     async def fetch(self, ask: Ask, meter: Meter) -> Body:
         """Ask once.
 
@@ -88,6 +91,9 @@ def why(error: BaseException) -> str:
 
 class LocalAdapter:
     """Files of this machine: size known, modification time stands for the ETag; one open and one pread a range."""
+
+    async def prepare(self) -> None:
+        """Nothing to make."""
 
     async def fetch(self, ask: Ask, meter: Meter) -> Body:
         """Read in a thread: a disk may be slow, and may be a network's."""
@@ -161,6 +167,10 @@ class HttpAdapter:
         options = dict(fs.kwargs)
         self._headers = {**dict(options.pop("headers", None) or {}), "Accept-Encoding": "identity"}
         self._options = options
+
+    async def prepare(self) -> None:
+        """Make the session."""
+        await self._open()
 
     async def _open(self) -> aiohttp.ClientSession:
         session: aiohttp.ClientSession = await self._fs.set_session()
@@ -266,6 +276,9 @@ class CatFileAdapter:
         self._fs = fs
         self._cheap_info = cheap_info
 
+    async def prepare(self) -> None:
+        """Leave it to the filesystem to make what it needs."""
+
     async def fetch(self, ask: Ask, meter: Meter) -> Body:
         """Call ``_cat_file`` once, and ``_info`` where the size is to be known."""
         meter.requests += 1
@@ -344,6 +357,10 @@ class ForeignLoopAdapter:
     def __init__(self, adapter: Adapter, loop: asyncio.AbstractEventLoop) -> None:
         self._adapter = adapter
         self._loop = loop
+
+    async def prepare(self) -> None:
+        """Make the client on the other loop."""
+        await on_loop(self._adapter.prepare(), self._loop)
 
     async def fetch(self, ask: Ask, meter: Meter) -> Body:
         """Await the attempt on the other loop; cancelling it here cancels it there."""

@@ -196,18 +196,22 @@ def judge(ask: Ask, head: Head) -> Promise:
 
 def _judge_partial(ask: Ask, head: Head) -> Promise:
     said = parse_content_range(head.content_range)
-    wanted = f"the answer to {ask.range_header} says Content-Range {head.content_range!r}"
+    words = f"the answer to {ask.range_header} says Content-Range {head.content_range!r}"
     if said is None or said.start is None or said.stop is None or said.start != ask.start or said.stop > ask.stop:
-        raise Final(wanted, advice="The server or a proxy before it mishandles range requests", status=head.status)
+        raise Final(words, advice="The server, or a proxy before it, mishandles range requests", status=head.status)
     if said.stop < ask.stop and said.stop != said.total:
-        raise Final(
-            f"{wanted}, which stops before the range and the object end",
-            advice="The server or a proxy before it shortens ranges",
+        raise Again(
+            f"{words}, which stops before both the range and the object end",
+            advice="The server, or a proxy before it, shortens ranges",
             status=head.status,
         )
     length = said.stop - said.start
     if head.content_length is not None and head.content_length != length:
-        raise Final(f"{wanted} but Content-Length {head.content_length}", status=head.status)
+        raise Again(
+            f"{words}, but Content-Length {head.content_length}",
+            advice="The server, or a proxy before it, mishandles range requests",
+            status=head.status,
+        )
     return Promise(length, length, 0, said.total, head)
 
 

@@ -68,7 +68,9 @@ class ClientPool:
         key = (url, access)
         route = self._routes.get(key)
         if route is None:
-            route = self._routes[key] = await self._find_route(url, access)
+            route = await self._find_route(url, access)
+            await route.adapter.prepare()
+            self._routes[key] = route
             if len(self._routes) > _ROUTES:
                 self._routes.popitem(last=False)
         return route

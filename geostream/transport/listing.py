@@ -110,9 +110,6 @@ def classify_listing(error: BaseException) -> AttemptFailed:
 async def _listed(route: Route, url: str, meter: Meter) -> dict[str, dict[str, Any]]:
     """Return name -> facts, in one call to the filesystem where it can."""
     set_meter(meter)
-    prepare = getattr(route.adapter, "prepare", None)
-    if prepare is not None:
-        await prepare()
     fs, path = route.fs, route.path
     if _is_glob(url):
         found: dict[str, dict[str, Any]] = await fs._glob(path, detail=True)  # noqa: SLF001 - fsspec's async API

@@ -31,6 +31,7 @@ from geostream.transport.answer import (
     judge,
     refuse_status,
 )
+from geostream.transport.retry import parse_retry_after
 
 if TYPE_CHECKING:
     from geostream.transport.adapters import Meter
@@ -73,8 +74,9 @@ class S3Adapter:
         return client
 
     async def prepare(self) -> None:
-        """Make the client, so that whatever is called on the filesystem next is counted and sent once."""
-        self._fs.retries = 1 if self._owned else self._fs.retries
+        """Make the client, so that whatever is called on the filesystem next is counted, and sent once."""
+        if self._owned:
+            self._fs.retries = 1  # attempts, in s3fs's words
         await self._open()
 
     async def fetch(self, ask: Ask, meter: Meter) -> Body:
@@ -177,7 +179,12 @@ def _answered(error: ClientError) -> AttemptFailed:
     code = str(error.response.get("Error", {}).get("Code", ""))
     retry_after = facts.get("HTTPHeaders", {}).get("retry-after")
     if code in _BUSY_CODES:
-        return Again(f"the store answered {status} ({code})", status=status)
+        return Again(
+            f"the store answered {status} ({code})",
+            status=status,
+            retry_after=parse_retry_after(retry_after),
+            advice="The store is busy or failing: try again later, or allow more attempts",
+        )
     if code in _KEY_CODES:
         return Final(
             f"the store answered {status} ({code})",

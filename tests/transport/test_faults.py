@@ -1,0 +1,233 @@
+"""Every way a server can fail, over HTTP and S3: what is retried, what is refused, and that both sides count alike."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from geostream.accounting import stats
+from geostream.errors import NotFoundError, ReadError
+from geostream.testing import Fault
+from geostream.transport import Access, get_range, run
+
+KEY = "dir/some file.bin"
+
+
+def read(remote, start=1000, stop=3000, *, key=KEY, **words):
+    url_for, access = remote
+    return run(get_range(url_for(key), access, start, stop, **words))
+
+
+def test_a_range_costs_one_request_and_its_bytes(remote, server, data, same_counts):
+    body = read(remote)
+    assert body.bytes == data[1000:3000]
+    assert (body.total, body.status) == (len(data), 206)
+    assert body.etag
+    assert server.counters.requests == server.counters.get == 1
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 1), (299_999, 300_000), (299_000, 400_000), (0, 300_000), (0, 999_999)])
+def test_ranges_are_clipped_at_the_end(remote, data, start, stop, same_counts):
+    assert read(remote, start, stop).bytes == data[start:stop]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("status", status=503, times=2),
+        Fault("status", status=429, times=2),
+        Fault("status", status=500, times=2),
+        Fault("status", status=503, times=2, retry_after=0.002),
+        Fault("reset", times=2),
+        Fault("reset_body", times=2),
+        Fault("truncate", times=2),
+        Fault("short_range", times=2),
+        Fault("wrong_length", times=2),
+    ],
+    ids=lambda fault: f"{fault.kind}-{fault.status}-{fault.retry_after}",
+)
+def test_what_passes_is_asked_again(remote, server, data, fault):
+    server.faults.add(fault)
+    with stats.measure() as measured:
+        assert read(remote).bytes == data[1000:3000]
+    assert measured.retries == 2
+    assert measured.requests == server.counters.requests == 3
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("status", status=503, times=2),
+        Fault("status", status=404, times=1),
+        Fault("status", status=403, times=1),
+        Fault("truncate", times=2),
+        Fault("truncate", times=1, size=0),
+        Fault("changed", times=1),
+        Fault("reset", times=2),
+    ],
+    ids=lambda fault: f"{fault.kind}-{fault.status}",
+)
+def test_bytes_of_spoiled_answers_count(remote, server, fault, same_counts):
+    etag = read(remote).etag
+    server.faults.add(fault)
+    try:
+        read(remote, etag=etag)
+    except ReadError:
+        assert fault.kind != "truncate"
+
+
+@pytest.mark.parametrize(("kind", "size"), [("stall", None), ("stall_body", 700)])
+def test_a_stalled_answer_is_given_up_and_asked_again(remote, server, data, kind, size):
+    server.faults.add(Fault(kind, times=1, size=size))
+    url_for, access = remote
+    hasty = replace(access, retry=replace(access.retry, attempt_timeout=1.5))
+    with stats.measure() as measured:
+        assert read((url_for, hasty)).bytes == data[1000:3000]
+    assert (measured.requests, measured.retries) == (2, 1)
+    assert measured.bytes == 2000 + (size or 0) == server.counters.bytes_sent
+
+
+def test_attempts_are_bounded_and_named(remote, server):
+    server.faults.add(Fault("status", status=503))
+    with pytest.raises(ReadError, match=r"some(%20| )file\.bin: bytes 1000-2999 .* after 4 attempts: .*503") as caught:
+        read(remote)
+    assert (caught.value.attempts, caught.value.status) == (4, 503)
+    assert server.counters.requests == 4
+
+
+def test_the_deadline_bounds_the_waiting(remote, server):
+    server.faults.add(Fault("status", status=503, retry_after=3600))
+    url_for, access = remote
+    patient = replace(access, retry=replace(access.retry, cap=7200, deadline=60))
+    with pytest.raises(ReadError, match="503"):
+        read((url_for, patient))
+    assert server.counters.requests == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [
+        (400, ReadError, "400"),
+        (401, ReadError, "credentials"),
+        (403, ReadError, "credentials"),
+        (404, NotFoundError, "exists"),
+        (412, ReadError, "changed"),
+        (416, ReadError, "past the end of the file"),
+    ],
+)
+def test_what_stays_is_asked_once(remote, server, status, kind, words):
+    server.faults.add(Fault("status", status=status))
+    with pytest.raises(ReadError, match=words) as caught:
+        read(remote)
+    assert type(caught.value) is kind
+    assert caught.value.status == status
+    assert server.counters.requests == 1
+
+
+def test_a_missing_object_is_not_found(remote, same_counts):
+    with pytest.raises(NotFoundError, match="nowhere"):
+        read(remote, key="nowhere.tif")
+
+
+def test_an_empty_object_is_told_as_such(remote, same_counts):
+    body = read(remote, 0, 16384, key="empty.bin")
+    assert (body.bytes, body.total) == (b"", 0)
+    with pytest.raises(ReadError, match="past the end"):
+        read(remote, 5, 10, key="empty.bin")
+
+
+def test_data_past_the_end_is_an_error(remote, same_counts):
+    with pytest.raises(ReadError, match="data past the end of the file"):
+        read(remote, 300_000, 300_010)
+
+
+def test_a_small_object_sent_whole_is_sliced(remote, server, data, same_counts):
+    server.faults.add(Fault("ignore_range"))
+    body = read(remote)
+    assert body.bytes == data[1000:3000]
+    assert (body.total, body.status) == (len(data), 200)
+    with pytest.raises(ReadError, match="past the end"):
+        read(remote, 300_000, 300_001)
+    assert read(remote, 0, 16384, key="empty.bin").total == 0
+
+
+def test_a_large_object_sent_whole_is_refused_before_its_body(remote, server, monkeypatch):
+    monkeypatch.setattr("geostream.transport.answer.WHOLE_OBJECT_LIMIT", 100_000)
+    server.faults.add(Fault("ignore_range"))
+    with pytest.raises(ReadError, match="ignores range requests"):
+        read(remote)
+    assert server.counters.requests == 1
+    assert read(remote, 0, 300_000).total == 300_000  # all of it was asked for
+
+
+@pytest.mark.parametrize("kind", ["wrong_range"])
+def test_another_range_than_asked_is_refused(remote, server, kind):
+    server.faults.add(Fault(kind))
+    with pytest.raises(ReadError, match="Content-Range"):
+        read(remote)
+    assert server.counters.requests == 1
+
+
+@pytest.mark.parametrize("kind", ["changed", "swapped"])
+def test_a_changed_object_is_refused(remote, server, kind):
+    etag = read(remote).etag
+    assert read(remote, etag=etag).etag == etag
+    server.faults.add(Fault(kind))
+    with pytest.raises(ReadError, match="changed"):
+        read(remote, etag=etag)
+    assert server.counters.requests == 3
+
+
+def test_an_answer_without_an_etag_is_believed(remote, server, data):
+    etag = read(remote).etag
+    server.faults.add(Fault("no_etag"))
+    body = read(remote, etag=etag)
+    assert (body.bytes, body.etag) == (data[1000:3000], None)
+
+
+def test_hundreds_at_once_with_faults_count_alike(remote, server, data, same_counts):
+    url_for, access = remote
+    server.faults.add(
+        Fault("status", status=503, times=20), Fault("truncate", times=10, size=0), Fault("status", status=500, times=5)
+    )
+
+    async def all_of_them():
+        return await asyncio.gather(*(get_range(url_for(KEY), access, i * 900, i * 900 + 500) for i in range(300)))
+
+    bodies = run(all_of_them())
+    assert [body.bytes for body in bodies] == [data[i * 900 : i * 900 + 500] for i in range(300)]
+
+
+def test_errors_travel_between_processes(remote, server):
+    server.faults.add(Fault("status", status=403))
+    with pytest.raises(ReadError) as caught:
+        read(remote)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (type(copy), str(copy), copy.status) == (ReadError, str(caught.value), 403)
+    assert type(caught.value)(str(caught.value)).args == caught.value.args  # as torch rebuilds it
+
+
+@pytest.mark.parametrize("fault", [Fault("status", status=403), Fault("reset"), Fault("truncate"), None])
+def test_nothing_in_an_error_holds_a_secret(server, fault, quick):
+    if fault is not None:
+        server.faults.add(fault)
+    url = server.url_for(KEY if fault else "absent").replace("http://", "http://user:hunter2@") + "?X-Amz-Signature=hunter2"
+    access = Access({"headers": {"Authorization2": "hunter2"}}, retry=quick)
+    with pytest.raises(ReadError) as caught:
+        run(get_range(url, access, 0, 10))
+    error = caught.value
+    while error is not None:
+        assert "hunter2" not in f"{error} {error!r} {vars(error)}"
+        error = error.__cause__ or error.__context__
+    assert "hunter2" not in repr(access)
+
+
+def test_nobody_listening_is_a_read_error(server, quick):
+    url = server.url_for(KEY)
+    server.stop()
+    with stats.measure() as measured, pytest.raises(ReadError, match=r"4 attempts: ClientConnectorError"):
+        run(get_range(url, Access(retry=quick), 0, 10))
+    assert (measured.requests, measured.retries) == (0, 3)
