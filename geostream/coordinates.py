@@ -91,13 +91,16 @@ def source_coordinates(src: Grid, dst: Grid) -> Coordinates:
     if same_crs(src.crs, dst.crs):
         return _affine_coordinates(src, dst)
     mapping = _projected_mapping(src, dst)
+    scale = _scale_of_mapping(mapping, dst)
+    if max(dst.width, dst.height) <= _BLOCK:
+        return Coordinates(*_block_coordinates(mapping, 0, 0, dst.width, dst.height), scale)
     cols, rows = np.empty((dst.height, dst.width)), np.empty((dst.height, dst.width))
     for top in range(0, dst.height, _BLOCK):
         for left in range(0, dst.width, _BLOCK):
             part = np.s_[top : top + _BLOCK, left : left + _BLOCK]
             height, width = cols[part].shape
             cols[part], rows[part] = _block_coordinates(mapping, left, top, width, height)
-    return Coordinates(cols, rows, _scale_of_mapping(mapping, dst))
+    return Coordinates(cols, rows, scale)
 
 
 def grid_scale(src: Grid, dst: Grid) -> tuple[float, float]:
@@ -243,8 +246,7 @@ def _block_coordinates(mapping: Mapping, left: int, top: int, width: int, height
         if not finite.all():
             break
         if max(_self_error(v) for v in values) <= _TOLERANCE * 2**_CUBIC_ORDER:
-            x, y = _cubic_weights(width, nodes_x.size), _cubic_weights(height, nodes_y.size)
-            return _interpolate(values[0], x, y), _interpolate(values[1], x, y)
+            return _interpolate(values[0], width, height), _interpolate(values[1], width, height)
         step //= 2
     return mapping(*np.meshgrid(np.arange(width) + (left + 0.5), np.arange(height) + (top + 0.5)))
 
@@ -254,30 +256,28 @@ def _node_positions(count: int, step: int) -> Floats:
     return np.linspace(0, count - 1, max(_FEWEST_NODES, 2 * math.ceil((count - 1) / (2 * step)) + 1))
 
 
-def _cubic_weights(count: int, nodes: int) -> tuple[NDArray[np.intp], Floats]:
-    """First of the four nodes around each of ``count`` positions spread over ``nodes``, and weights (4, count)."""
+def _cubic_weights(count: int, nodes: int) -> Floats:
+    """Weights (count, nodes) of the cubic through the four nodes around each of ``count`` positions spread over all."""
     at = np.linspace(0, nodes - 1, count) if count > 1 else np.zeros(1)
     first = np.clip(np.floor(at).astype(np.intp) - 1, 0, nodes - 4)
     t = at - first
     a, b, c = t - 1, t - 2, t - 3
-    return first, np.stack([a * b * c / -6, t * b * c / 2, t * a * c / -2, t * a * b / 6])
+    weights = np.zeros((count, nodes))
+    for k, weight in enumerate((a * b * c / -6, t * b * c / 2, t * a * c / -2, t * a * b / 6)):
+        weights[np.arange(count), first + k] = weight
+    return weights
 
 
-def _interpolate(
-    nodes: Floats, x: tuple[NDArray[np.intp], Floats], y: tuple[NDArray[np.intp], Floats]
-) -> Floats:
-    """Values at every pixel: rows of nodes first, of which there are few, then columns."""
-    first, weights = y
-    lines = sum(weights[k][:, None] * nodes[first + k] for k in range(4))
-    first, weights = x
-    result = weights[0] * lines[:, first]
-    for k in range(1, 4):
-        result += weights[k] * lines[:, first + k]
-    return result
+def _interpolate(nodes: Floats, width: int, height: int) -> Floats:
+    """Values at every pixel (height, width) of what is known at nodes spread over them."""
+    x, y = _cubic_weights(width, nodes.shape[1]), _cubic_weights(height, nodes.shape[0])
+    # einsum, not matmul: as fast for few nodes, and without BLAS's threads, which would compete with decoding
+    lines = np.einsum("hn,nm->hm", y, nodes)
+    values: Floats = np.einsum("hm,mw->hw", lines, np.ascontiguousarray(x.T))
+    return values
 
 
 def _self_error(nodes: Floats) -> float:
     """How far the cubic through every second node (on both axes) misses the others."""
-    coarse = nodes[::2, ::2]
-    x, y = (_cubic_weights(full, half) for full, half in zip(nodes.shape[::-1], coarse.shape[::-1], strict=True))
-    return float(np.abs(_interpolate(coarse, x, y) - nodes).max())
+    height, width = nodes.shape
+    return float(np.abs(_interpolate(nodes[::2, ::2], width, height) - nodes).max())

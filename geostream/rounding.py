@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["round_half_away"]
 
 
 @lru_cache(maxsize=64)
 def _limits(target: np.dtype[Any], work: np.dtype[Any]) -> tuple[Any, Any]:
-    """Smallest and largest value of integer dtype ``target`` that float dtype ``work`` can hold exactly or inside it."""
+    """Smallest and largest value of integer dtype ``target`` and float dtype ``work`` both hold."""
     info = np.iinfo(target)
     low, high = work.type(info.min), work.type(info.max)
     # 2**63 - 1 is no float64: it becomes 2**63, whose cast back overflows
@@ -34,9 +36,10 @@ def round_half_away(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         return values.astype(dtype, copy=False)
     low, high = _limits(dtype, values.dtype)
     clamped = np.clip(values, low, high)
-    whole = np.trunc(clamped)
+    whole: NDArray[Any] = np.trunc(clamped)
     # values - whole is exact, so that neither 0.49999997 + 0.5 nor large values are rounded up by the addition itself
     clamped -= whole
     clamped *= 2
     whole += np.trunc(clamped, out=clamped)
-    return whole.astype(dtype)
+    rounded: NDArray[Any] = whole.astype(dtype)
+    return rounded

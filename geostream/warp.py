@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,7 +58,7 @@ _LEAST_WEIGHT = 1e-6
 _ENOUGH_FOR_CUBIC = 0.5
 """Share of a widened cubic's weights (without their signs) that must be there: on less, negative lobes run wild."""
 
-_CHUNK_PIXELS = 1 << 17
+_CHUNK_PIXELS = 1 << 14
 """Output pixels resampled at a time: bounds temporary memory, and keeps it in the processor's cache."""
 
 _SINGLE = frozenset(map(np.dtype, ("uint8", "int8", "uint16", "int16", "float16", "float32")))
@@ -69,15 +69,21 @@ _SINGLE = frozenset(map(np.dtype, ("uint8", "int8", "uint16", "int16", "float16"
 
 
 def _triangle(x: Array) -> Array:
-    return np.maximum(1 - np.abs(x), 0)
+    weight: Array = 1 - x
+    return weight
 
 
-def _convolution(x: Array) -> Array:
-    """Cubic convolution with a = -0.5."""
-    x = np.abs(x)
-    near = (1.5 * x - 2.5) * x * x + 1
-    far = ((-0.5 * x + 2.5) * x - 4) * x + 2
-    return np.where(x < 1, near, np.where(x < 2, far, 0))  # noqa: PLR2004 (the two pieces of its definition)
+def _cubic_near(x: Array) -> Array:
+    """Cubic convolution with a = -0.5 at distances up to 1."""
+    weight: Array = (1.5 * x - 2.5) * (x * x) + 1
+    return weight
+
+
+def _cubic_far(x: Array) -> Array:
+    """Cubic convolution with a = -0.5 at distances from 1 to 2: 0.5 (1 - x) (x - 2)²."""
+    beyond = x - 2
+    weight: Array = (0.5 - 0.5 * x) * (beyond * beyond)
+    return weight
 
 
 @dataclass(frozen=True)
@@ -86,14 +92,16 @@ class _Kernel:
 
     radius: float
     """Half of the support at a scale of 1, in source pixels; 0 takes the one pixel that contains the centre."""
-    shape: Callable[[Array], Array] | None
-    """Weight at a distance between centres; None weighs by the area that the output pixel covers."""
+    pieces: tuple[Callable[[Array], Array], ...] = ()
+    """Weight at a distance from 0 to 1, from 1 to 2, … between centres."""
+    areal: bool = False
+    """Whether it weighs by the area that the output pixel covers, instead of by distance."""
     fallback: _Kernel | None = None
     """What to use where too many taps are missing."""
 
     def width(self, scale: float) -> float:
         """Factor by which the kernel is stretched at ``scale`` source pixels per output pixel."""
-        if self.shape is None:
+        if self.areal:
             return scale
         whole = round(scale)
         return max(1.0, whole if abs(scale - whole) < _NEARLY_WHOLE else scale)
@@ -104,24 +112,35 @@ class _Kernel:
 
     def margins(self, scale: float) -> tuple[float, float]:
         """How far before the source's first and beyond its last edge a centre may lie, in source pixels."""
-        if self.shape is None:
+        if self.areal:
             return self.support(scale) - _SNAP, self.support(scale) - _SNAP
         return _SNAP, -_SNAP  # a centre on the first edge is inside, one on the last is not
 
-    def weigh(self, left: Array, width: float) -> Array:
-        """Weights of source pixels whose left edges lie at ``left`` from the output pixel's centre."""
-        if self.shape is not None:
-            return self.shape((left + 0.5) / width)
-        half = width / 2
-        return np.maximum(np.minimum(left + 1, half) - np.maximum(left, -half), 0)
+    def weights(self, left: Array, width: float) -> list[Array]:
+        """Weights of consecutive source pixels, the first of which has its left edge ``left`` of the centre."""
+        if self.areal:
+            half = width / 2
+            count = math.ceil(width - _SNAP) + 1
+            return [np.maximum(np.minimum(left + (k + 1), half) - np.maximum(left + k, -half), 0) for k in range(count)]
+        if width == 1:
+            # the piece is known beforehand: -2 to -1, -1 to 0, 0 to 1, 1 to 2
+            n = len(self.pieces)
+            before = [self.pieces[n - 1 - k](-0.5 - k - left) for k in range(n)]
+            return before + [piece(left + (n + k + 0.5)) for k, piece in enumerate(self.pieces)]
+        count = math.ceil(2 * self.radius * width - _SNAP)
+        return [self._weight(np.abs(left + (k + 0.5)) / width) for k in range(count)]
+
+    def _weight(self, distance: Array) -> Array:
+        within = [distance < k + 1 for k in range(len(self.pieces))]
+        return np.select(within, [piece(distance) for piece in self.pieces], distance.dtype.type(0))
 
 
-_BILINEAR = _Kernel(1.0, _triangle)
+_BILINEAR = _Kernel(1.0, (_triangle,))
 _KERNELS = {
-    "nearest": _Kernel(0.0, _triangle),
+    "nearest": _Kernel(0.0),
     "bilinear": _BILINEAR,
-    "cubic": _Kernel(2.0, _convolution, fallback=_BILINEAR),
-    "average": _Kernel(0.5, None),
+    "cubic": _Kernel(2.0, (_cubic_near, _cubic_far), fallback=_BILINEAR),
+    "average": _Kernel(0.5, areal=True),
 }
 
 RESAMPLINGS = tuple(_KERNELS)
@@ -241,7 +260,8 @@ class _Taps:
 
     @property
     def total(self) -> Array:
-        return sum(self.weights[1:], start=self.weights[0])
+        """Sum of each position's weights."""
+        return reduce(np.add, self.weights)
 
     def outside(self, size: int) -> bool:
         """Whether any tap lies outside ``size`` source pixels."""
@@ -253,45 +273,46 @@ class _Taps:
 
 def _taps(kernel: _Kernel, at: Floats, scale: float, dtype: np.dtype[Any]) -> _Taps:
     """Taps of positions ``at`` (0.5 is the centre of source pixel 0), weights in ``dtype``."""
-    width, support = kernel.width(scale), kernel.support(scale)
-    areal = kernel.shape is None
-    first = np.floor(at + ((_SNAP if areal else _SNAP + 0.5) - support))
-    left = (first - at).astype(dtype)  # at most a few pixels, so that float32 will do
-    count = math.ceil(2 * support - _SNAP) + areal
-    weights = [kernel.weigh(left + k, width) for k in range(count)]
+    width = kernel.width(scale)
+    first = np.floor(at + ((0.0 if kernel.areal else 0.5) + _SNAP - kernel.support(scale)))
+    # a few pixels at most, so that float32 will do
+    weights = kernel.weights((first - at).astype(dtype), width)
     while len(weights) > 1 and not weights[-1].any():
         weights.pop()
-    return _Taps(first.astype(np.intp), tuple(weights), areal or width > 1)
+    return _Taps(first.astype(np.intp), tuple(weights), kernel.areal or width > 1)
 
 
 def _combine(planes: Array, x: _Taps, y: _Taps, pad: tuple[int, int]) -> Array:
     """Weighted sums (P, H, W) of planes (P, h, w) that have ``pad`` (columns, rows) more on every side."""
     if x.first.ndim == 1:
         return _combine_axes(planes, x, y, pad)
-    height, width = x.first.shape
     line = planes.shape[2]
     base = (y.first + pad[1]) * line + (x.first + pad[0])
-    out = np.zeros((len(planes), height, width), planes.dtype)
-    scratch, row = np.empty_like(out[0]), np.empty_like(out[0])
-    for plane, acc in zip(planes.reshape(len(planes), -1), out, strict=True):
+    out = np.zeros((len(planes), *base.shape), planes.dtype)
+    row, term = np.empty_like(out[0]), np.empty_like(out[0])
+    for plane, result in zip(planes.reshape(len(planes), -1), out, strict=True):
         for j, weight_y in enumerate(y.weights):
-            row[...] = 0
             for i, weight_x in enumerate(x.weights):
                 # the indices are right by construction; "clip" only spares NumPy a copy of the output
-                np.take(plane[j * line + i :], base, out=scratch, mode="clip")
-                np.multiply(scratch, weight_x, out=scratch)
-                row += scratch
-            row *= weight_y
-            acc += row
+                np.take(plane[j * line + i :], base, out=term, mode="clip")
+                np.multiply(term, weight_x, out=term if i else row)
+                if i:
+                    np.add(row, term, out=row)
+            np.multiply(row, weight_y, out=row)
+            np.add(result, row, out=result)
     return out
 
 
 def _combine_axes(planes: Array, x: _Taps, y: _Taps, pad: tuple[int, int]) -> Array:
     """As `_combine` where weights depend on the output's column and row alone: one axis after the other."""
     first = y.first + pad[1]
-    lines = sum(planes[:, first + j] * weight[:, None] for j, weight in enumerate(y.weights))
+    lines = planes[:, first] * y.weights[0][:, None]
+    for j, weight in enumerate(y.weights[1:], start=1):
+        lines += planes[:, first + j] * weight[:, None]
     first = x.first + pad[0]
-    out: Array = sum(lines[:, :, first + i] * weight for i, weight in enumerate(x.weights))
+    out: Array = lines[:, :, first] * x.weights[0]
+    for i, weight in enumerate(x.weights[1:], start=1):
+        out += lines[:, :, first + i] * weight
     return out
 
 
@@ -393,7 +414,8 @@ class _Stock:
 
     def weighted(self, places: _Places, kernel: _Kernel) -> tuple[Array, Bools | None]:
         """Weighted means (C, H, W), and whether anything was there to weigh; None if everything was."""
-        x, y = _taps(kernel, places.cols, self.scale[0], self.real), _taps(kernel, places.rows, self.scale[1], self.real)
+        x = _taps(kernel, places.cols, self.scale[0], self.real)
+        y = _taps(kernel, places.rows, self.scale[1], self.real)
         values = _combine(self.planes, x, y, self.pad)
         widened = x.widened or y.widened
         if self.valid is None and not x.outside(self.window.width) and not y.outside(self.window.height):
@@ -403,18 +425,29 @@ class _Stock:
         found = weight > _LEAST_WEIGHT * total
         values /= np.where(found, weight, 1)
         if kernel.fallback is not None:
-            lean = self._lean(x, y, _ENOUGH_FOR_CUBIC if widened else 1 - _LEAST_WEIGHT)
+            lean = self._short_of_half(x, y) if widened else self._short_of_one(x, y)
             if lean.any():
                 simple, simple_found = self.weighted(places, kernel.fallback)
                 values = np.where(lean, simple, values)
                 found = found | lean if simple_found is None else np.where(lean, simple_found, found)
         return values, found
 
-    def _lean(self, x: _Taps, y: _Taps, enough: float) -> Bools:
-        """Whether less than ``enough`` of the taps' weight, signs aside, has data."""
+    def _short_of_one(self, x: _Taps, y: _Taps) -> Bools:
+        """Whether any tap has no data, whatever its weight."""
+        missing = np.logical_not(self.presence)
+        for axis, taps in ((1, y), (2, x)):
+            reach = missing.shape[axis] - len(taps.weights) + 1
+            parts = (np.take(missing, range(k, k + reach), axis) for k in range(len(taps.weights)))
+            missing = np.logical_or.reduce(list(parts))
+        row, col = y.first + self.pad[1], x.first + self.pad[0]
+        short: Bools = missing[:, row[:, None] if row.ndim == 1 else row, col]
+        return short
+
+    def _short_of_half(self, x: _Taps, y: _Taps) -> Bools:
+        """Whether less than half of the taps' weight, signs aside, has data."""
         x, y = x.magnitudes(), y.magnitudes()
-        lean: Bools = _combine(self.presence, x, y, self.pad) < enough * _total(x, y)
-        return lean
+        short: Bools = _combine(self.presence, x, y, self.pad) < _ENOUGH_FOR_CUBIC * _total(x, y)
+        return short
 
 
 def _total(x: _Taps, y: _Taps) -> Array:
@@ -436,7 +469,7 @@ def _resample_lines(stock: _Stock, places: _Places, out: Array, out_valid: Bools
     else:
         values, found = stock.weighted(places, stock.kernel)
         out[...] = round_half_away(values, out.dtype)
-    if stock.kernel.shape is not None and stock.valid is not None:
+    if not stock.kernel.areal and stock.valid is not None:
         containing = stock.nearest(stock.valid, places)
         found = containing if found is None else found & containing
     out_valid[...] = True
