@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import fsspec
+
 from geostream.errors import ConfigError
 from geostream.transport.retry import DEFAULT_RETRY, RetryPolicy
 
@@ -56,7 +58,12 @@ class Access:
 
     def options_for(self, protocol: str) -> dict[str, Any]:
         """Return the options meant for one protocol: the plain ones, and those nested under its name."""
-        options = dict(self.storage_options or {})
+        links = set(fsspec.available_protocols()) - {protocol}
+        options = {
+            key: value
+            for key, value in (self.storage_options or {}).items()
+            if not (key in links and isinstance(value, Mapping))
+        }
         nested = options.pop(protocol, None)
         if isinstance(nested, Mapping):
             return {**options, **nested}

@@ -36,7 +36,16 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
-__all__ = ["Adapter", "CatFileAdapter", "ForeignLoopAdapter", "HttpAdapter", "LocalAdapter", "Meter", "metered"]
+__all__ = [
+    "Adapter",
+    "CatFileAdapter",
+    "ForeignLoopAdapter",
+    "HttpAdapter",
+    "LocalAdapter",
+    "Meter",
+    "metered",
+    "pread",
+]
 
 _UNSATISFIABLE, _ERROR = 416, 400
 _PARTIAL = 206
@@ -121,14 +130,19 @@ def _read_local(ask: Ask) -> Body:
         if ask.start >= facts.st_size and facts.st_size:
             raise past_the_end(facts.st_size)
         length = min(ask.stop, facts.st_size) - ask.start
-        return Body(_pread(handle, ask.start, length) if length > 0 else b"", facts.st_size, etag, _PARTIAL)
+        return Body(pread(handle, ask.start, length) if length > 0 else b"", facts.st_size, etag, _PARTIAL)
     except OSError as error:
         raise _local_failure(error) from None
     finally:
         os.close(handle)
 
 
-def _pread(handle: int, start: int, length: int) -> bytes:
+def pread(handle: int, start: int, length: int) -> bytes:
+    """Read exactly ``length`` bytes of an open file at ``start``.
+
+    Raises:
+        Again: The file ended before.
+    """
     data = os.pread(handle, length, start)
     if len(data) == length:
         return data

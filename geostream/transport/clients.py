@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
     from geostream.transport.access import Access
+    from geostream.transport.archive import Archives
 
 __all__ = ["CONNECTIONS", "IN_FLIGHT", "ClientPool", "Route"]
 
@@ -59,6 +60,7 @@ class ClientPool:
     """Filesystems and adapters of one loop, one for each way of access. All methods are called on that loop."""
 
     def __init__(self) -> None:
+        self.archives: Archives | None = None
         self.in_flight = asyncio.Semaphore(IN_FLIGHT)
         self._routes: OrderedDict[tuple[str, Access], Route] = OrderedDict()
         self._clients: dict[Hashable, Route] = {}

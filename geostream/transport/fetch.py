@@ -10,6 +10,7 @@ from geostream.accounting import stats
 from geostream.errors import ConfigError, NotFoundError, ReadError, redact
 from geostream.transport.adapters import Meter, classify, why
 from geostream.transport.answer import Again, Ask, AttemptFailed, Final, Missing
+from geostream.transport.archive import Archives, is_member
 from geostream.transport.loop import current_pool
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _CHECK_PROTOCOL = "Check the URL's protocol, that the package it needs is installed, and storage_options="
 
-__all__ = ["failure_to_error", "get_range", "reach"]
+__all__ = ["archives_of", "failure_to_error", "get_range", "reach"]
 
 
 async def get_range(url: str, access: Access, start: int, stop: int, *, etag: str | None = None) -> Body:
@@ -48,11 +49,20 @@ async def get_range(url: str, access: Access, start: int, stop: int, *, etag: st
         raise ConfigError(f"{redact(url)}: {start} to {stop} is not a range of bytes", url=url)
     what = f"bytes {start}-{stop - 1}"
     pool = current_pool()
+    if is_member(url):
+        return await archives_of(pool).get_range(url, access, start, stop, etag)
     route = await reach(pool, url, access, what)
     failure, attempts = await _attempts(pool, route, Ask(route.path, start, stop, etag), access.retry)
     if isinstance(failure, AttemptFailed):
         raise failure_to_error(failure, url, what, attempts)
     return failure
+
+
+def archives_of(pool: ClientPool) -> Archives:
+    """Return the archives read on a loop."""
+    if pool.archives is None:
+        pool.archives = Archives(get_range)
+    return pool.archives
 
 
 async def reach(pool: ClientPool, url: str, access: Access, what: str) -> Route:

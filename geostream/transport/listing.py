@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fsspec.core import has_magic
+from fsspec.utils import glob_translate
 
 from geostream.accounting import stats
+from geostream.errors import NotFoundError
 from geostream.transport.access import LOCAL_PROTOCOLS, normalize_url, protocol_of
 from geostream.transport.adapters import Meter, classify, on_loop, set_meter
 from geostream.transport.answer import Again, AttemptFailed
-from geostream.transport.fetch import failure_to_error, reach
+from geostream.transport.archive import is_member, split_member
+from geostream.transport.fetch import archives_of, failure_to_error, reach
 from geostream.transport.loop import current_pool
 
 if TYPE_CHECKING:
@@ -58,6 +62,8 @@ async def list_files(url_or_glob: str, access: Access) -> list[FileEntry]:
     url = normalize_url(url_or_glob, access)
     what = "the files there"
     pool = current_pool()
+    if is_member(url):
+        return await _list_archive(url, access)
     route = await reach(pool, url, access, what)
     policy = access.retry
     began = time.monotonic()
@@ -73,6 +79,25 @@ async def list_files(url_or_glob: str, access: Access) -> list[FileEntry]:
         if not isinstance(outcome, Again) or attempt >= policy.attempts or late:
             raise failure_to_error(outcome, url, what, attempt)
         await asyncio.sleep(delay)
+
+
+async def _list_archive(url: str, access: Access) -> list[FileEntry]:
+    """List the members of a zip archive from its table of contents."""
+    wanted, archive = split_member(url)
+    try:
+        directory = await archives_of(current_pool()).directory(archive, access)
+    except NotFoundError:
+        return []
+    if has_magic(wanted):
+        matches = re.compile(glob_translate(wanted)).match
+        names = [name for name in directory.members if matches(name)]
+    else:
+        folder = wanted.rstrip("/") + "/" if wanted else ""
+        names = [name for name in directory.members if name == wanted or name.startswith(folder)]
+    return [
+        FileEntry(f"zip://{name}::{archive}", directory.members[name].file_size, directory.etag)
+        for name in sorted(names)
+    ]
 
 
 async def _attempt(route: Route, url: str, attempt: int) -> list[FileEntry] | AttemptFailed:
