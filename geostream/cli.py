@@ -84,24 +84,24 @@ def read(
     as_json: Json = False,
 ) -> None:
     """Read a window, by bounds or by pixels, with range requests; optionally onto another grid and into a file."""
+    how = {
+        "bounds": _floats("--bounds", bounds, 4),
+        "bounds_crs": bounds_crs,
+        "window": _ints("--window", window, 4),
+        "crs": crs,
+        "res": _resolution(res),
+        "shape": _ints("--shape", shape, 2),
+        "bands": _ints("--bands", bands),
+        "resampling": resampling,
+        "storage_options": _parse_options(storage_options),
+    }
     import geostream as gs
     from geostream.export import writer
 
     started = time.perf_counter()
     with _one_line_errors(), gs.stats.measure() as used:
         write = None if out is None else writer(out)
-        patch = gs.read(
-            url,
-            bounds=_floats("--bounds", bounds, 4),
-            bounds_crs=bounds_crs,
-            window=_ints("--window", window, 4),
-            crs=crs,
-            res=_resolution(res),
-            shape=_ints("--shape", shape, 2),
-            bands=_ints("--bands", bands),
-            resampling=resampling,
-            storage_options=_parse_options(storage_options),
-        )
+        patch = gs.read(url, **how)
         if write is not None:
             write(patch)
     facts: dict[str, Any] = {
