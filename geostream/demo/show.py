@@ -91,7 +91,7 @@ def run(
                 theirs = read_with_rasterio(server, windows)
             images, labels = _open(server)
             model, figures = train(images & labels, steps, progress=progress)
-            views = [_look(images, number) for number in range(len(images.index))]
+            views = [_look(images, number, server.storage_options) for number in range(len(images.index))]
     pictures = [out / "batch.png", out / "footprints.png"]
     draw_batch(pictures[0], *model.first_batch(MEAN, STD))
     draw_footprints(pictures[1], views, model.boxes(), _name(images.crs))
@@ -198,16 +198,16 @@ def _arm(server: ServerProcess, seconds: float, windows: list[list[Any]]) -> Arm
     return Arm(seconds, sum(map(len, windows)), counters.requests, counters.bytes_sent)
 
 
-def _look(images: Images, number: int) -> View:
+def _look(images: Images, number: int, options: dict[str, Any]) -> View:
     """Scene ``number`` on the dataset's CRS, at an overview's resolution."""
     scene = images.index.iloc[number]
-    patch = gs.read(scene["filepath"], crs=images.crs, res=16.0, storage_options=images.storage_options)
+    patch = gs.read(scene["filepath"], crs=images.crs, res=16.0, storage_options=options)
     _, height, width = patch.data.shape
     left, top = patch.transform @ (0, 0)
     right, bottom = patch.transform @ (width, height)
     opacity = patch.valid[..., None] * np.uint8(255)
     colours = np.concatenate([patch.data[:3].transpose(1, 2, 0), opacity], axis=2)
-    zone = gs.info(scene["filepath"], storage_options=images.storage_options)["crs"]
+    zone = gs.info(scene["filepath"], storage_options=options)["crs"]
     return View(_name(zone), colours, (left, right, bottom, top), list(scene.geometry.exterior.coords))
 
 
