@@ -11,7 +11,7 @@ import numpy as np
 import rasterio
 import rasterio.shutil
 from affine import Affine
-from rasterio.enums import MaskFlags, Resampling
+from rasterio.enums import ColorInterp, MaskFlags, Resampling
 from rasterio.io import MemoryFile
 from rasterio.windows import Window as RasterioWindow
 
@@ -37,6 +37,19 @@ __all__ = [
 
 DEFAULT_TRANSFORM = Affine(10.0, 0.0, 600_000.0, 0.0, -10.0, 5_300_000.0)
 """North-up, 10 m, inside UTM zone 32N."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What the finished file holds; `write_cog` says what each means."""
+
+    data: NDArray[Any]
+    place: Mapping[str, Any]
+    mask: NDArray[np.bool_] | None
+    alpha: bool
+    tags: Mapping[str, str] | None
+    descriptions: Sequence[str] | None
+    colormap: Mapping[int, tuple[int, ...]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +125,7 @@ def write_cog(
     interleave: Literal["pixel", "band"] = "pixel",
     nodata: float | None = None,
     mask: NDArray[np.bool_] | None = None,
+    alpha: bool = False,
     overviews: bool | Sequence[int] = True,
     overview_resampling: str = "average",
     bigtiff: bool = False,
@@ -142,6 +156,7 @@ def write_cog(
         interleave: bands together in each tile, or each band in tiles of its own.
         nodata: value that stands for no data.
         mask: internal mask, (rows, columns), True where valid.
+        alpha: whether the last band says how opaque pixels are.
         overviews: reduction factors; True for powers of two down to one tile, False for none.
         overview_resampling: how they are made, by rasterio's names.
         bigtiff: 64-bit offsets.
@@ -154,7 +169,8 @@ def write_cog(
         tags: metadata.
         descriptions: names of the bands.
         colormap: RGB or RGBA colours by value, for one uint8 band.
-        options: further creation options of GDAL, such as ``webp_lossless=True`` or ``max_z_error=0``.
+        options: further creation options of GDAL. For lossless WebP: ``quality=100`` to COG, ``webp_lossless=True`` to
+            GTiff.
 
     Raises:
         ValueError: if ``driver="COG"`` cannot write the layout.
@@ -184,11 +200,12 @@ def write_cog(
         ifds_at_end=ifds_at_end,
         extra=options,
     )
-    profile = {"crs": crs, "transform": transform, "nodata": nodata}
+    place = {"crs": crs, "transform": transform, "nodata": nodata}
+    content = _Content(data, place, mask, alpha, tags, descriptions, colormap)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), MemoryFile() as memory:
-        _draft(memory, data, profile, mask, tags, descriptions, colormap, layout)
+        _draft(memory, content, layout)
         with memory.open() as draft:
             rasterio.shutil.copy(draft, path, driver=layout.driver, **layout.options())
         if ifds_at_end:
@@ -205,29 +222,24 @@ def _factors(overviews: bool | Sequence[int], shape: Sequence[int], block: tuple
     return tuple(2**level for level in range(1, math.ceil(math.log2(max(1.0, tiles))) + 1))
 
 
-def _draft(
-    memory: MemoryFile,
-    data: NDArray[Any],
-    profile: Mapping[str, Any],
-    mask: NDArray[np.bool_] | None,
-    tags: Mapping[str, str] | None,
-    descriptions: Sequence[str] | None,
-    colormap: Mapping[int, tuple[int, ...]] | None,
-    layout: _Layout,
-) -> None:
+def _draft(memory: MemoryFile, content: _Content, layout: _Layout) -> None:
     """Everything the file is to hold, in whatever layout: GDAL lays files out well only when it copies them whole."""
-    count, height, width = data.shape
-    size = {"count": count, "height": height, "width": width, "dtype": data.dtype}
-    photometric = "MINISBLACK" if colormap is None else "PALETTE"
-    with memory.open(driver="GTiff", tiled=True, **size, photometric=photometric, **profile) as draft:
-        draft.write(data)
-        draft.update_tags(**(tags or {}))
-        for band, description in enumerate(descriptions or (), start=1):
+    count, height, width = content.data.shape
+    size = {"count": count, "height": height, "width": width, "dtype": content.data.dtype}
+    photometric = "MINISBLACK" if content.colormap is None else "PALETTE"
+    with memory.open(driver="GTiff", tiled=True, **size, photometric=photometric, **content.place) as draft:
+        if content.alpha:
+            colors = [ColorInterp.gray] if count < 4 else [ColorInterp.red, ColorInterp.green, ColorInterp.blue]  # noqa: PLR2004 - RGBA
+            others = [ColorInterp.undefined] * (count - 1 - len(colors))
+            draft.colorinterp = [*colors, *others, ColorInterp.alpha]
+        draft.write(content.data)
+        draft.update_tags(**(content.tags or {}))
+        for band, description in enumerate(content.descriptions or (), start=1):
             draft.set_band_description(band, description)
-        if colormap is not None:
-            draft.write_colormap(1, colormap)
-        if mask is not None:
-            draft.write_mask(mask)
+        if content.colormap is not None:
+            draft.write_colormap(1, content.colormap)
+        if content.mask is not None:
+            draft.write_mask(content.mask)
     if layout.overviews and not layout.ifds_at_end:
         with rasterio.open(memory.name, "r+") as draft:
             draft.build_overviews(list(layout.overviews), Resampling[layout.resampling])
