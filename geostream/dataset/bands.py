@@ -1,0 +1,142 @@
+"""Which files and which of their bands make up a sample's channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from geostream.errors import ConfigError, redact
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from geostream.dataset.filenames import FilenamePattern
+    from geostream.index import Scene
+
+__all__ = ["BandFiles", "Part", "band_indexes"]
+
+Part = tuple[str, tuple[int, ...] | None]
+"""A file and its 1-based bands, in order; None for all of them."""
+
+
+def band_indexes(name: str, bands: Sequence[str | int] | None, all_bands: Sequence[str]) -> tuple[int, ...] | None:
+    """1-based positions of ``bands`` in one file that holds ``all_bands``; None for whatever the file holds.
+
+    Args:
+        name: the dataset's class, for messages.
+        bands: names out of ``all_bands``, or, where the class names none, 1-based numbers.
+        all_bands: names of the file's bands, in order.
+
+    Raises:
+        ConfigError: a band is unknown.
+    """
+    if all_bands:
+        known = list(all_bands)
+        _check_known(name, bands or known, known)
+        return tuple(known.index(str(band)) + 1 for band in bands or known)
+    if not bands:
+        return None
+    numbers = tuple(band for band in bands if isinstance(band, int) and band >= 1)
+    if len(numbers) != len(bands):
+        raise ConfigError(
+            f"unknown bands {list(bands)}: {name} has no all_bands, so only numbers are known: pass bands=[1, 2, …], "
+            "or name the bands in a subclass's all_bands"
+        )
+    return numbers
+
+
+def _check_known(name: str, bands: Sequence[str | int], known: Sequence[str]) -> None:
+    unknown = [band for band in bands if band not in known]
+    if unknown:
+        raise ConfigError(f"unknown bands {unknown}: the bands of {name} are {list(known)}")
+
+
+@dataclass(frozen=True)
+class BandFiles:
+    """How scenes are spread over files: one file each, or one file for each band."""
+
+    pattern: FilenamePattern
+    """Finds the name of a band's file."""
+    bands: tuple[str, ...]
+    """Bands to read, each from its own file; empty where a scene is one file."""
+    indexes: tuple[int, ...] | None
+    """1-based bands to read from a scene's one file; None for all."""
+
+    @classmethod
+    def of_class(
+        cls,
+        name: str,
+        pattern: FilenamePattern,
+        bands: Sequence[str | int] | None,
+        all_bands: Sequence[str],
+        *,
+        separate: bool,
+    ) -> BandFiles:
+        """What a dataset class's attributes say.
+
+        Raises:
+            ConfigError: bands are unknown, or none are named where each has its own file.
+        """
+        if not separate:
+            return cls(pattern, (), band_indexes(name, bands, all_bands))
+        wanted = tuple(map(str, bands or all_bands))
+        if not wanted:
+            raise ConfigError(f"{name}.separate_files is True: say which bands there are in all_bands, or pass bands=")
+        if all_bands:
+            _check_known(name, wanted, all_bands)
+        return cls(pattern, wanted, None)
+
+    def parts(self, url: str) -> list[Part]:
+        """Files, with bands, that make up the channels of the scene listed as ``url``."""
+        if not self.bands:
+            return [(url, self.indexes)]
+        return [(self.pattern.with_band(url, band), None) for band in self.bands]
+
+    def scenes(self, urls: Sequence[str]) -> list[str]:
+        """One file for each scene: of files that differ in their band alone, the first one wanted that was listed."""
+        matching = [url for url in urls if self.pattern.matches(url)]
+        listed = set(matching)
+        chosen: dict[str, str] = {}
+        for url in matching:
+            names = [name for name, _ in self.parts(url)]
+            chosen.setdefault(names[0], next((name for name in names if name in listed), url))
+        return list(chosen.values())
+
+    def check(self, urls: Sequence[str], scenes: Mapping[str, Scene], *, explicit: bool) -> None:
+        """Check that every scene has the channels that the others have.
+
+        Args:
+            urls: one file for each scene.
+            scenes: facts about every file.
+            explicit: whether the user named the bands, so that files may have more of them than others.
+
+        Raises:
+            ConfigError: two files differ in their number of bands, or one lacks a band that is to be read.
+        """
+        for position in range(max(1, len(self.bands))):
+            files = [scenes[self.parts(url)[position][0]] for url in urls]
+            if self.indexes is not None:
+                _check_indexes(files, self.indexes)
+            if not explicit or self.bands:
+                _check_counts(files)
+
+
+def _check_indexes(files: Sequence[Scene], indexes: tuple[int, ...]) -> None:
+    for scene in files:
+        if max(indexes) > scene.count:
+            raise ConfigError(
+                f"{redact(scene.url)} has {scene.count} bands, but bands {list(indexes)} are to be read: correct "
+                "bands= or all_bands, or narrow filename_glob",
+                url=scene.url,
+            )
+
+
+def _check_counts(files: Sequence[Scene]) -> None:
+    first = files[0]
+    for scene in files:
+        if scene.count != first.count:
+            raise ConfigError(
+                f"the files differ in their number of bands: {redact(first.url)} has {first.count}, "
+                f"{redact(scene.url)} has {scene.count}: narrow filename_glob, or name the bands to read",
+                url=scene.url,
+            )

@@ -1,0 +1,249 @@
+"""What all geospatial datasets share: an index of footprints and times, bounds, queries, batches, `&` and `|`."""
+
+from __future__ import annotations
+
+import abc
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from geostream.dataset.collate import Sample
+from geostream.dataset.prefetch import Prefetched, is_nothing_left, prefetched, submit
+from geostream.dataset.query import Query, parse_query
+from geostream.errors import ConfigError, GeostreamError, QueryError
+from geostream.grid import Grid, parse_crs, same_crs
+from geostream.index import SceneLookup, converted_res, projected
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Sequence
+    from concurrent.futures import Future
+
+    from geopandas import GeoDataFrame
+    from pyproj import CRS
+
+    from geostream.dataset.compose import IntersectionDataset, UnionDataset
+    from geostream.dataset.query import GeoSlice
+    from geostream.plan import Request
+
+__all__ = ["GeoDataset", "is_geo_dataset", "parse_res", "regridded", "reprojected"]
+
+
+def is_geo_dataset(value: Any) -> bool:
+    """Whether ``value`` can be combined: a `GeoDataset`, or TorchGeo's, or anything of that shape."""
+    names = ("index", "bounds", "crs", "res", "__getitem__")
+    return isinstance(value, GeoDataset) or all(hasattr(value, name) for name in names)
+
+
+def parse_res(res: float | tuple[float, float]) -> tuple[float, float]:
+    """A pixel size as (x, y), positive.
+
+    Raises:
+        ConfigError: it is neither a positive number nor two of them.
+    """
+    pair = (res, res) if isinstance(res, int | float) else tuple(res)
+    try:
+        x, y = (float(side) for side in pair)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"res={res!r}: pass a pixel size in CRS units, or one for x and one for y") from error
+    if not (0 < x < float("inf") and 0 < y < float("inf")):
+        raise ConfigError(f"res={res!r}: a pixel size is positive and finite")
+    return x, y
+
+
+def regridded(dataset: Any, crs: CRS | None, res: tuple[float, float] | None = None) -> Any:
+    """``dataset`` itself if it is on this grid, else a copy of it that is; the dataset is never changed.
+
+    A dataset of this library is copied shallowly, since its setters replace what they change. Another's is copied
+    deeply, since TorchGeo's setters change the index in place. Without ``res``, the CRS's setter decides it.
+    """
+    moves, scales = not same_crs(parse_crs(dataset.crs), crs), res is not None and tuple(dataset.res) != res
+    if not moves and not scales:
+        return dataset
+    twin = copy.copy(dataset) if isinstance(dataset, GeoDataset) else copy.deepcopy(dataset)
+    if moves:
+        twin.crs = crs
+    if res is not None:
+        twin.res = res
+    return twin
+
+
+def reprojected(frame: GeoDataFrame, crs: CRS | None) -> GeoDataFrame:
+    """A copy of an index with its footprints in ``crs``."""
+    moved = frame.copy()
+    shapes = projected(list(frame.geometry), parse_crs(frame.crs), crs)
+    return moved.set_geometry(type(frame.geometry)(shapes, index=frame.index, crs=crs))
+
+
+class GeoDataset(Dataset[Sample], abc.ABC):
+    """A dataset that is asked for places and times.
+
+    Datasets combine: ``images & masks`` answers where both have data, ``a | b`` where either has. Neither changes its
+    operands: the second is brought to the first's CRS and resolution as a copy.
+
+    A subclass sets `index` and ``_res`` and defines ``__getitem__``. It may define `requests`, so that the batches that
+    read it are read as one plan.
+    """
+
+    index: GeoDataFrame
+    """Footprints in the dataset's CRS, one a scene, labelled by intervals of time (`pandas.IntervalIndex` named
+    ``datetime``, closed at both ends). Replace it to restrict the dataset; to reproject it, set `crs`."""
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+    """Where the dataset's files are."""
+    _res: tuple[float, float] = (0.0, 0.0)
+    _lookup: SceneLookup | None = None
+
+    filename_glob: str = "*"
+    """Which file names, of those listed, belong to the dataset."""
+
+    __add__ = None  # type: ignore[assignment]  # adding is ambiguous: & or |
+
+    @abc.abstractmethod
+    def __getitem__(self, query: GeoSlice) -> Sample:
+        """The sample at one place and time.
+
+        Raises:
+            ConfigError: the query is malformed.
+            QueryError: nothing lies there.
+        """
+
+    def requests(self, query: GeoSlice) -> list[Request]:  # noqa: ARG002 - for subclasses to answer
+        """What ``self[query]`` will ask of the reader: nothing, unless a subclass says so."""
+        return []
+
+    def prefetch(self, queries: Sequence[GeoSlice]) -> Future[Prefetched]:
+        """Start reading all that ``queries`` need, in one plan: each tile is fetched and decoded once.
+
+        A query that cannot be planned is left out; `assemble` raises what is wrong with it.
+        """
+        requests: list[Request] = []
+        for query in queries:
+            try:
+                requests += self.requests(query)
+            except GeostreamError:
+                continue
+        return submit(requests)
+
+    def assemble(self, queries: Sequence[GeoSlice], batch: Prefetched) -> list[Sample]:
+        """``[self[query] for query in queries]``, with the pixels that `prefetch` read.
+
+        Where ``on_error="skip"`` left a chip with nothing, another chip of the batch stands in for it, a copy whose
+        ``skipped`` is True.
+
+        Raises:
+            GeostreamError: what ``self[query]`` raises; under ``on_error="skip"`` only if all chips failed.
+        """
+        with prefetched(batch):
+            samples = [self._sample_or_failure(query) for query in queries]
+        good = [sample for sample in samples if not isinstance(sample, GeostreamError)]
+        failures = [sample for sample in samples if isinstance(sample, GeostreamError)]
+        if failures and not good:
+            raise failures[0]
+        return [
+            _stand_in(good[i % len(good)]) if isinstance(sample, GeostreamError) else sample
+            for i, sample in enumerate(samples)
+        ]
+
+    def __getitems__(self, queries: Sequence[GeoSlice]) -> list[Sample]:
+        """A batch of samples, read as one plan; equal to ``[self[query] for query in queries]``."""
+        return self.assemble(queries, self.prefetch(queries).result())
+
+    def _sample_or_failure(self, query: GeoSlice) -> Sample | GeostreamError:
+        try:
+            return self[query]
+        except GeostreamError as error:
+            if not is_nothing_left(error):
+                raise
+            return error
+
+    def __and__(self, other: Any) -> IntersectionDataset:
+        """Both datasets' data where and when both have some."""
+        from geostream.dataset.compose import IntersectionDataset  # noqa: PLC0415 - it derives from this class
+
+        return IntersectionDataset(self, other) if is_geo_dataset(other) else NotImplemented
+
+    def __or__(self, other: Any) -> UnionDataset:
+        """Either dataset's data, the first one's where both have some."""
+        from geostream.dataset.compose import UnionDataset  # noqa: PLC0415 - it derives from this class
+
+        return UnionDataset(self, other) if is_geo_dataset(other) else NotImplemented
+
+    def __len__(self) -> int:
+        """Number of scenes in the index."""
+        return len(self.index)
+
+    def __str__(self) -> str:
+        lines = (f"{type(self).__name__} Dataset", "type: GeoDataset", f"bbox: {self.bounds}", f"size: {len(self)}")
+        return "\n    ".join(lines)
+
+    @property
+    def bounds(self) -> tuple[slice, slice, slice]:
+        """``(xmin:xmax:xres, ymin:ymax:yres, tmin:tmax:1)``: the box around the index, in CRS units and UTC."""
+        lookup, res = self._scene_lookup, self.res
+        if lookup.box is None:
+            raise QueryError("the dataset's index is empty, so that it has no bounds")
+        xmin, ymin, xmax, ymax = lookup.box
+        return slice(xmin, xmax, res[0]), slice(ymin, ymax, res[1]), slice(*lookup.span, 1)
+
+    @property
+    def crs(self) -> CRS | None:
+        """Coordinate reference system of queries, bounds and samples; None where the files have none."""
+        return self._scene_lookup.crs
+
+    @crs.setter
+    def crs(self, value: Any) -> None:
+        crs = parse_crs(value)
+        old = self.crs
+        if same_crs(crs, old):
+            return
+        index = reprojected(self.index, crs)  # raises where either is None
+        self._res = converted_res(Grid.from_bounds(self.index.geometry.iloc[0].bounds, self.res, old), crs)
+        self.index = index
+
+    @property
+    def res(self) -> tuple[float, float]:
+        """Pixel size (x, y) in CRS units. Setting one number sets both."""
+        return self._res
+
+    @res.setter
+    def res(self, value: float | tuple[float, float]) -> None:
+        self._res = parse_res(value)
+
+    @property
+    def _scene_lookup(self) -> SceneLookup:
+        if self._lookup is None or not self._lookup.describes(self.index):
+            self._lookup = SceneLookup(self.index)
+        return self._lookup
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lookup"}
+
+    def _owns_validity(self) -> bool:
+        """Whether a ``mask_valid`` in the samples is there for the user, not for a union around the dataset."""
+        return True
+
+    def _query(self, query: GeoSlice) -> Query:
+        return parse_query(query, self.bounds)
+
+    def _disambiguate_slice(self, index: GeoSlice) -> tuple[slice, slice, slice]:
+        """The completed query as three slices, under TorchGeo's name for it."""
+        return self._query(index).slices
+
+    def _slice_to_tensor(self, index: GeoSlice) -> Tensor:
+        """The completed query as nine float64 numbers, under TorchGeo's name for it; times are POSIX seconds."""
+        return bounds_tensor(self._query(index))
+
+
+def bounds_tensor(query: Query) -> Tensor:
+    """``(xmin, xmax, xres, ymin, ymax, yres, tmin, tmax, n)`` float64, times as POSIX seconds."""
+    x, y, t = query.slices
+    numbers = [x.start, x.stop, x.step, y.start, y.stop, y.step, t.start.timestamp(), t.stop.timestamp(), t.step]
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def _stand_in(sample: Sample) -> Sample:
+    twin = {key: value.clone() if isinstance(value, Tensor) else copy.copy(value) for key, value in sample.items()}
+    return {**twin, "skipped": torch.tensor(data=True)}

@@ -1,0 +1,168 @@
+"""Samples put together: side by side into a batch, one on another's channels, or one in another's holes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from geostream.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["Sample", "concat_samples", "merge_samples", "stack_samples", "unbind_samples"]
+
+Sample = dict[str, Any]
+"""What a dataset returns: tensors by name, such as ``image`` (C, H, W) and ``mask`` (H, W)."""
+
+_PLACE = frozenset({"bounds", "transform", "crs", "dates"})
+"""Keys that say where and when a sample lies: the same in all samples of one query, so one of them is kept."""
+_PLANE = 2
+
+
+def stack_samples(samples: Iterable[Sample]) -> Sample:
+    """Stack samples into a batch, for `torch.utils.data.DataLoader`'s ``collate_fn``.
+
+    Args:
+        samples: samples with the same keys; a key's tensors have one shape and dtype.
+
+    Returns:
+        One sample whose tensors have a new first axis, the batch. What is no tensor becomes a list.
+
+    Raises:
+        ConfigError: a key's tensors differ in shape.
+    """
+    return {key: _stack(key, values) for key, values in _by_key(samples).items()}
+
+
+def unbind_samples(sample: Sample) -> list[Sample]:
+    """Take a batch apart: the reverse of `stack_samples`.
+
+    Args:
+        sample: a batch, whose values have the batch as their first axis.
+
+    Returns:
+        Its samples, each with all keys.
+    """
+    parts = {key: torch.unbind(value) if isinstance(value, Tensor) else list(value) for key, value in sample.items()}
+    size = max(map(len, parts.values()), default=0)
+    return [{key: values[i] for key, values in parts.items() if i < len(values)} for i in range(size)]
+
+
+def concat_samples(samples: Iterable[Sample]) -> Sample:
+    """Join samples of one place along their channels, for `IntersectionDataset`.
+
+    Args:
+        samples: samples of one query.
+
+    Returns:
+        One sample. Keys that only one sample has are taken over. Images (…, C, H, W) are joined on their channels, and
+        masks (H, W) become the channels (C, H, W) of one. ``bounds``, ``transform``, ``crs`` and ``dates`` are those of
+        the first; ``mask_valid`` is True where all are, ``skipped`` where any is.
+
+    Raises:
+        ConfigError: a key's tensors differ in height, width or another axis that is not the channels.
+    """
+    return {key: _concat(key, values) for key, values in _by_key(samples).items()}
+
+
+def merge_samples(samples: Iterable[Sample]) -> Sample:
+    """Merge samples of one place into one, each filling the holes of those before it, for `UnionDataset`.
+
+    Args:
+        samples: samples of one query, the preferred one first. A sample's ``mask_valid`` (1, H, W) says where it has
+            data; one without it has data where any of its channels differs from zero.
+
+    Returns:
+        One sample. Of images and masks, each pixel comes from the first sample that is valid there, or from the first
+        of all where none is; every other key comes from the first sample that has it.
+
+    Raises:
+        ConfigError: images or masks differ in shape.
+    """
+    parts = list(samples)
+    if any("mask_valid" in part for part in parts):
+        parts = [part if "mask_valid" in part else {**part, **_guessed_validity(part)} for part in parts]
+    merged: Sample = {}
+    for part in parts:
+        holes = {key: ~_validity(merged, key) for key, value in part.items() if _is_raster(key, value, merged)}
+        for key, value in part.items():
+            if key not in merged:
+                merged[key] = value
+            elif key in holes:
+                merged[key] = _fill_holes(key, merged[key], value, holes[key] & _validity(part, key))
+            elif key == "mask_valid":
+                merged[key] = merged[key] | value
+    return merged
+
+
+def _by_key(samples: Iterable[Sample]) -> dict[str, list[Any]]:
+    values: dict[str, list[Any]] = {}
+    for sample in samples:
+        for key, value in sample.items():
+            values.setdefault(key, []).append(value)
+    return values
+
+
+def _stack(key: str, values: list[Any]) -> Any:
+    if not all(isinstance(value, Tensor) for value in values):
+        return values
+    _check_shapes(key, values, "a batch's samples must be of one size")
+    return torch.stack(values)
+
+
+def _concat(key: str, values: list[Any]) -> Any:
+    first = values[0]
+    if len(values) == 1 or key in _PLACE or not all(isinstance(value, Tensor) for value in values):
+        return first
+    if key == "mask_valid":
+        _check_shapes(key, values, "the datasets answered one query with different shapes")
+        return torch.stack(values).all(dim=0)
+    if key == "skipped":
+        return torch.stack(values).any(dim=0)
+    if first.ndim < _PLANE:
+        return torch.cat([value.reshape(-1) for value in values])
+    layers = [value[None] if value.ndim == _PLANE else value for value in values]
+    others = [layer.movedim(-3, 0)[0] for layer in layers]
+    _check_shapes(key, others, "the datasets answered one query with different shapes")
+    return torch.cat(layers, dim=-3)
+
+
+def _check_shapes(key: str, values: Sequence[Tensor], advice: str) -> None:
+    shapes = {tuple(value.shape) for value in values}
+    if len(shapes) > 1:
+        raise ConfigError(f"{key!r} has the shapes {sorted(shapes)}: {advice}")
+
+
+def _is_raster(key: str, value: Any, merged: Sample) -> bool:
+    """Whether ``key`` holds pixels in both samples, so that holes can be filled."""
+    return key in {"image", "mask"} and isinstance(value, Tensor) and isinstance(merged.get(key), Tensor)
+
+
+def _validity(sample: Sample, key: str) -> Tensor:
+    """Where ``key`` has data, broadcastable to it."""
+    pixels: Tensor = sample[key]
+    valid = sample.get("mask_valid")
+    if isinstance(valid, Tensor):
+        return valid[..., 0, :, :] if pixels.ndim < valid.ndim else valid
+    return (pixels != 0).any(dim=-3, keepdim=True) if pixels.ndim > _PLANE else pixels != 0
+
+
+def _guessed_validity(sample: Sample) -> Sample:
+    """``mask_valid`` of a sample that lacks it, by TorchGeo's rule that zeros are holes."""
+    key = next((key for key in ("image", "mask") if isinstance(sample.get(key), Tensor)), None)
+    if key is None:
+        return {}
+    valid = _validity(sample, key)
+    return {"mask_valid": valid if valid.ndim > _PLANE else valid[None]}
+
+
+def _fill_holes(key: str, ours: Tensor, theirs: Tensor, where: Tensor) -> Tensor:
+    _check_shapes(key, [ours, theirs], "the datasets of a union must answer one query with the same shape")
+    if ours.dtype == theirs.dtype:
+        # numpy: torch's unsigned integers lack most operations.
+        return torch.from_numpy(np.where(where.numpy(), theirs.numpy(), ours.numpy()))
+    return torch.where(where, theirs, ours)

@@ -1,0 +1,107 @@
+"""From patches to a sample's tensors: mosaic, channels, fill, dtype.
+
+Works in NumPy, since torch's unsigned types lack most operations, and leaves the patches untouched, since samples of
+one batch share them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from geostream.mosaic import Mosaic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from geostream.reader import Patch
+
+__all__ = ["Layer", "fits", "mosaicked", "numpy_dtype", "to_tensor"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Channels of one place, and of one date where there are several."""
+
+    data: NDArray[Any]
+    """(C, H, W) in the files' dtype; anything where nothing is valid."""
+    valid: NDArray[np.bool_]
+    """(H, W), True where any channel has data."""
+
+    @classmethod
+    def joined(cls, layers: Sequence[Layer]) -> Layer:
+        """The channels of all layers, one after the other; valid where any is."""
+        if len(layers) == 1:
+            return layers[0]
+        valid = np.logical_or.reduce([layer.valid for layer in layers])
+        return cls(np.concatenate([layer.data for layer in layers]), valid)
+
+    @classmethod
+    def empty(cls, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Layer:
+        """No data."""
+        return cls(np.zeros(shape, dtype), np.zeros(shape[1:], bool))
+
+
+def mosaicked(policy: str, patches: Sequence[Patch]) -> Layer:
+    """Several scenes' pixels on one grid, combined in their order.
+
+    Args:
+        policy: one of `geostream.mosaic.POLICIES`.
+        patches: at least one; of equal shape.
+    """
+    first = patches[0]
+    if len(patches) == 1:
+        return Layer(first.data, first.valid)
+    dtype = np.result_type(*(patch.data.dtype for patch in patches))
+    mosaic = Mosaic(policy, first.data.shape, dtype)
+    for patch in patches:
+        mosaic.feed(patch.data.astype(dtype, copy=False), patch.valid[None])
+    data, valid = mosaic.done()
+    return Layer(data, np.logical_or.reduce(valid, axis=0))
+
+
+def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """The NumPy type of ``dtype``, or float32 where NumPy has none (bfloat16)."""
+    try:
+        return torch.empty(0, dtype=dtype).numpy().dtype
+    except TypeError:
+        return np.dtype(np.float32)
+
+
+def to_tensor(layer: Layer, fill: Sequence[float], dtype: torch.dtype | None) -> Tensor:
+    """A layer's pixels as a tensor of its own memory.
+
+    Args:
+        layer: what was read.
+        fill: value of each channel's invalid pixels.
+        dtype: of the tensor; None keeps the files'.
+
+    Returns:
+        (C, H, W).
+    """
+    target = layer.data.dtype.newbyteorder("=") if dtype is None else numpy_dtype(dtype)
+    with np.errstate(invalid="ignore"):  # NaN has no integer; where it stands for no data it is filled below
+        pixels = layer.data.astype(target)
+    if not layer.valid.all():
+        values = np.array([_castable(value, target) for value in fill]).astype(target)
+        np.copyto(pixels, values[:, None, None], where=~layer.valid)
+    tensor = torch.from_numpy(np.ascontiguousarray(pixels))
+    return tensor if dtype is None else tensor.to(dtype)
+
+
+def fits(value: float, dtype: np.dtype[Any]) -> bool:
+    """Whether ``dtype`` holds ``value``: an integer type no fraction, NaN or number out of its range."""
+    if dtype.kind not in "iu":
+        return True
+    limits = np.iinfo(dtype)
+    return bool(np.isfinite(value)) and value == int(value) and limits.min <= value <= limits.max
+
+
+def _castable(value: float, dtype: np.dtype[Any]) -> float:
+    return value if fits(value, dtype) else 0

@@ -1,0 +1,382 @@
+"""Datasets of raster files."""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from rasterio.enums import Resampling
+from torch import Tensor
+
+from geostream.accounting import stats
+from geostream.dataset.bands import BandFiles
+from geostream.dataset.base import GeoDataset, bounds_tensor, parse_res
+from geostream.dataset.filenames import FilenamePattern
+from geostream.dataset.options import PixelOptions, resampling_name
+from geostream.dataset.pixels import Layer, fits, mosaicked, numpy_dtype, to_tensor
+from geostream.dataset.prefetch import fetch, is_validity_wanted, mark_nothing_left
+from geostream.errors import ConfigError, GeostreamError, NotFoundError, QueryError, redact
+from geostream.grid import parse_crs
+from geostream.index import SceneIndex, converted_res, footprint, scene_frame
+from geostream.plan import Request, Source
+from geostream.scan import Paths, describe_paths, list_scenes, name_matches, scan
+from geostream.transport import Access
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+
+    from fsspec import AbstractFileSystem
+    from pyproj import CRS
+
+    from geostream.dataset.collate import Sample
+    from geostream.dataset.options import DType
+    from geostream.dataset.query import GeoSlice, Query
+    from geostream.grid import Grid
+    from geostream.index import Scene
+    from geostream.reader import Patch
+
+__all__ = ["RasterDataset"]
+
+_DEFAULT_PATHS = "data"
+
+
+class RasterDataset(GeoDataset):
+    """Raster files, read by place and time, wherever they are.
+
+    A subclass describes files of one kind by its attributes, as in TorchGeo. The constructor lists ``paths``, reads the
+    header of every file that matches, many at once, and leaves no connection behind; pixels are read when asked for.
+
+    Args:
+        paths: one or more directories (searched at any depth), globs, files or URLs (any fsspec URL, ``/vsis3/…`` …).
+        crs: CRS of queries and samples; default that of the first file. Other files are warped to it when read.
+        res: pixel size in CRS units, one number or (x, y); default that of the first file.
+        bands: names out of ``all_bands``, in the order wanted (1-based numbers where the class names none).
+        transforms: applied to every sample.
+        cache: accepted for TorchGeo's sake; headers are kept, and decoded tiles within the reader's bound.
+        time_series: stack dates, each a mosaic of its scenes, into (T, C, H, W) instead of one mosaic (C, H, W).
+        storage_options: options of the fsspec filesystem, as in pandas.
+        fs: an fsspec filesystem of the user's own, instead of options.
+        index: a saved index (`geostream.load_index`) instead of listing and reading headers.
+        valid: add ``mask_valid``, bool (1, H, W), to samples: True where there is data.
+        dtype: cast pixels to this torch dtype; ``"native"`` keeps the files'. Default the `dtype` property.
+        resampling: ``"nearest"``, ``"bilinear"``, ``"cubic"``, … or rasterio's `Resampling`. Default the `resampling`
+            property. Applies once, from source pixels to the sample's; pixels that lie on the source's grid are pasted.
+        fill: value of pixels without data; default the file's nodata value, or 0.
+        mosaic: where scenes overlap, the ``"first"`` or ``"last"`` by path, the ``"newest"`` or ``"oldest"`` by time,
+            or the ``"min"``, ``"max"`` or ``"mean"``; always of valid pixels only.
+        on_error: ``"raise"``; ``"skip"`` leaves a failing scene out, and lets another chip of the batch stand in for
+            one that has nothing left (``sample["skipped"]``); ``"fill"`` leaves ``fill`` and ``mask_valid`` False.
+        sidecars: whether to ask for the ``.msk``, ``.ovr`` and ``.aux.xml`` of lone remote files, which no listing
+            shows.
+
+    Raises:
+        NotFoundError: no file matches.
+        HeaderError, ReadError: files that match cannot be read; one error names them all.
+        ConfigError: unknown bands, files of differing band counts, options that contradict each other.
+    """
+
+    filename_regex: str = ".*"
+    """What file names must begin with, verbose syntax. Groups ``date``, or ``start`` and ``stop``, give the time, and
+    ``band`` the band where each has its own file."""
+    date_format: str = "%Y%m%d"
+    """`strptime` format of those times. A date stands for all of the day, a year for all of the year."""
+    mint: datetime = pd.Timestamp.min
+    """First instant of files whose name gives no time."""
+    maxt: datetime = pd.Timestamp.max
+    """Last instant of files whose name gives no time."""
+    is_image: bool = True
+    """Whether samples hold ``image``; else ``mask``."""
+    separate_files: bool = False
+    """Whether each band of a scene has its own file."""
+    all_bands: tuple[str, ...] = ()
+    """Names of the bands, in the file's order."""
+    rgb_bands: tuple[str, ...] = ()
+    """Names of the bands to show as red, green and blue."""
+
+    _files: list[str] | None = None
+    _access: Access = Access()
+    _options: PixelOptions = PixelOptions()
+    _cmap: Any = None
+
+    def __init__(
+        self,
+        paths: Paths = _DEFAULT_PATHS,
+        crs: Any = None,
+        res: float | tuple[float, float] | None = None,
+        bands: Sequence[str] | Sequence[int] | None = None,
+        transforms: Callable[[Sample], Sample] | None = None,
+        cache: bool = True,
+        time_series: bool = False,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        fs: AbstractFileSystem | None = None,
+        index: SceneIndex | None = None,
+        valid: bool = False,
+        dtype: DType | None = None,
+        resampling: Any = None,
+        fill: float | None = None,
+        mosaic: str = "first",
+        on_error: str = "raise",
+        sidecars: bool = False,
+    ) -> None:
+        self.paths = paths if isinstance(paths, str | os.PathLike) else list(paths)
+        self.bands: Sequence[str] | Sequence[int] = bands or self.all_bands
+        self.transforms = transforms
+        self.cache = cache
+        self.time_series = time_series
+        kernel = None if resampling is None else resampling_name(resampling)
+        self._options = PixelOptions(valid, dtype, kernel, fill, mosaic, on_error)
+        self._access = Access(storage_options, fs)
+        pattern = FilenamePattern(self.filename_regex, self.date_format)
+        self._band_files = BandFiles.of_class(
+            type(self).__name__, pattern, bands, self.all_bands, separate=self.separate_files
+        )
+        urls = self._find_scenes(index, probe_sidecars=sidecars)
+        self._band_files.check(urls, self._scenes, explicit=bool(bands))
+        self._check_fill(self._scenes[urls[0]])
+        self._place(urls, parse_crs(crs), None if res is None else parse_res(res))
+
+    def _find_scenes(self, index: SceneIndex | None, *, probe_sidecars: bool) -> list[str]:
+        """Fill ``_files`` and ``_scenes`` from the index, or by scanning; return one file for each scene."""
+        if index is None:
+            listing, self._scenes = scan(
+                self.paths, self.filename_glob, self._access, self._files_to_open, probe_sidecars=probe_sidecars
+            )
+            self._files = list(listing.urls)
+            return self._band_files.scenes(listing.urls)
+        if self.paths != _DEFAULT_PATHS:
+            raise ConfigError("paths= and index= contradict each other: an index holds the files' places")
+        self._files = [url for url in sorted(index.scenes) if name_matches(url, self.filename_glob)]
+        opened = self._files_to_open(self._files)
+        missing = [redact(url) for url in opened if url not in index.scenes]
+        if missing:
+            raise ConfigError(
+                f"the index lacks bands' files that the dataset needs: {missing}: build it from all of them"
+            )
+        self._scenes = {url: index.scenes[url] for url in opened}
+        return self._band_files.scenes(self._files)
+
+    def _files_to_open(self, listed: Sequence[str]) -> list[str]:
+        scenes = self._band_files.scenes(listed)
+        if not scenes:
+            raise NotFoundError(
+                f"{len(listed)} files at {describe_paths(self.paths)} match {self.filename_glob!r}, but the name of "
+                f"none begins as filename_regex {self.filename_regex!r} says"
+            )
+        return [*scenes, *(part for url in scenes for part, _ in self._band_files.parts(url))]
+
+    def _check_fill(self, scene: Scene) -> None:
+        option, fill = self._options.dtype or self.dtype, self._options.fill
+        dtype = scene.dtype if option == "native" else numpy_dtype(option)
+        if fill is not None and not fits(fill, dtype):
+            raise ConfigError(f"fill={fill!r} does not fit {dtype.name}: choose a value that the samples' dtype holds")
+
+    def _place(self, urls: Sequence[str], crs: CRS | None, res: tuple[float, float] | None) -> None:
+        """Choose CRS and resolution, and make the index."""
+        first = self._scenes[urls[0]].grid
+        crs = first.crs if crs is None else crs
+        shapes, times = [], []
+        for url in urls:
+            try:
+                shapes.append(footprint(self._scenes[url].grid, crs))
+            except ConfigError as error:
+                raise ConfigError(f"{redact(url)}: {error}", url=url) from error
+            times.append(self._band_files.pattern.times(url, (self.mint, self.maxt)))
+        if res is None:
+            res = converted_res(first, crs)
+        self._res = res
+        self.index = scene_frame(urls, shapes, times, crs)
+
+    def __getitem__(self, query: GeoSlice) -> Sample:
+        """The sample at one place and time.
+
+        Returns:
+            ``image`` (C, H, W), or ``mask`` (H, W) of one band, (C, H, W) of several; with ``time_series``, T dates in
+            front and ``dates`` (T,) float64, the POSIX seconds at which they begin. ``bounds`` (9,) float64: xmin,
+            xmax, xres, ymin, ymax, yres, tmin, tmax, step. ``transform`` (9,) float64: the affine transform, row by
+            row. As asked for, ``mask_valid`` bool (1, H, W) and ``skipped``, a bool.
+
+        Raises:
+            ConfigError: the query is malformed.
+            QueryError: nothing lies there.
+            ReadError, DecodeError, HeaderError: a file cannot be read.
+        """
+        parsed = self._query(query)
+        grid = parsed.grid(self.crs)
+        dates = self._dates(parsed, grid)
+        layers = self._layers(dates, grid)
+        sample: Sample = {
+            "bounds": bounds_tensor(parsed),
+            "transform": torch.tensor(tuple(grid.transform), dtype=torch.float64),
+        }
+        pixels = [
+            to_tensor(layer, self._fills(rows), self._output_dtype()) for layer, rows in zip(layers, dates, strict=True)
+        ]
+        sample.update(self._named(torch.stack(pixels) if self.time_series else pixels[0]))
+        if self._options.valid or self._options.on_error == "fill" or is_validity_wanted():
+            masks = [torch.from_numpy(layer.valid[None].copy()) for layer in layers]
+            sample["mask_valid"] = torch.stack(masks) if self.time_series else masks[0]
+        if self.time_series:
+            starts = [self._scene_lookup.times[rows[0]].left.timestamp() for rows in dates]
+            sample["dates"] = torch.tensor(starts, dtype=torch.float64)
+        if self._options.on_error == "skip":
+            sample["skipped"] = torch.tensor(data=False)
+        return sample if self.transforms is None else self.transforms(sample)
+
+    def requests(self, query: GeoSlice) -> list[Request]:
+        """What ``self[query]`` will ask of the reader.
+
+        Raises:
+            ConfigError: the query is malformed.
+            QueryError: nothing lies there.
+        """
+        parsed = self._query(query)
+        grid = parsed.grid(self.crs)
+        return [
+            request for rows in self._dates(parsed, grid) for row in rows for request in self._row_requests(row, grid)
+        ]
+
+    def _dates(self, query: Query, grid: Grid) -> list[list[int]]:
+        """Rows of the index that the query meets, in the mosaic's order; with ``time_series`` those of each date."""
+        lookup = self._scene_lookup
+        rows: list[int] = lookup.find(grid, query.t).tolist()
+        if not rows:
+            raise QueryError(f"{query} is not in the dataset, which spans {self.bounds}")
+        times = lookup.times
+        if self._options.mosaic == "newest":
+            rows.sort(key=lambda row: times[row].right, reverse=True)
+        elif self._options.mosaic == "oldest":
+            rows.sort(key=lambda row: times[row].left)
+        if not self.time_series:
+            return [rows]
+        dates: dict[Any, list[int]] = {}
+        for row in rows:
+            dates.setdefault((times[row].left, times[row].right), []).append(row)
+        return [dates[date] for date in sorted(dates)]
+
+    def _row_requests(self, row: int, grid: Grid) -> list[Request]:
+        kernel = self._options.resampling or resampling_name(self.resampling)
+        parts = self._band_files.parts(self._scene_lookup.urls[row])
+        return [Request(self._source(url), grid, self._selected(url, bands), kernel) for url, bands in parts]
+
+    def _source(self, url: str) -> Source:
+        scene = self._scenes.get(url)
+        return Source(url, self._access, scene.sidecars if scene else (), header=scene.header if scene else None)
+
+    def _selected(self, url: str, bands: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        """``bands``, or None if these are all the file has, in order."""
+        scene = self._scenes.get(url)
+        return None if scene is not None and bands == tuple(range(1, scene.count + 1)) else bands
+
+    def _layers(self, dates: Sequence[Sequence[int]], grid: Grid) -> list[Layer]:
+        """Each date's pixels, from what was read ahead or else read now."""
+        per_row = {row: self._row_requests(row, grid) for rows in dates for row in rows}
+        flat = iter(fetch([request for requests in per_row.values() for request in requests]))
+        read = {row: [next(flat) for _ in requests] for row, requests in per_row.items()}
+        failures = [
+            next(outcome for outcome in outcomes if isinstance(outcome, GeostreamError))
+            for outcomes in read.values()
+            if any(isinstance(outcome, GeostreamError) for outcome in outcomes)
+        ]
+        if failures:
+            self._handle(failures, nothing_left=len(failures) == len(read))
+        return [self._layer([read[row] for row in rows], rows[0], grid) for rows in dates]
+
+    def _handle(self, failures: Sequence[GeostreamError], *, nothing_left: bool) -> None:
+        """Do what ``on_error`` says about scenes that failed."""
+        if self._options.on_error == "raise":
+            raise failures[0]
+        if self._options.on_error == "fill":
+            stats.add(filled=len(failures))
+            return
+        stats.add(skipped=len(failures))
+        if nothing_left:
+            error = copy.copy(failures[0])  # another dataset may be given the same one
+            mark_nothing_left(error)
+            raise error
+
+    def _layer(self, scenes: Sequence[Sequence[Patch | GeostreamError]], row: int, grid: Grid) -> Layer:
+        """One date's mosaic of all channels; scenes that failed are left out."""
+        whole: list[list[Patch]] = []
+        for outcomes in scenes:
+            patches = [outcome for outcome in outcomes if not isinstance(outcome, GeostreamError)]
+            if len(patches) == len(outcomes):
+                whole.append(patches)
+        if not whole:
+            channels = self._channels(row)
+            dtype = np.result_type(*(scene.dtype for scene, _ in channels))
+            return Layer.empty((len(channels), grid.height, grid.width), dtype)
+        return Layer.joined([mosaicked(self._options.policy, files) for files in zip(*whole, strict=True)])
+
+    def _channels(self, row: int) -> list[tuple[Scene, int]]:
+        """The file and 1-based band behind each channel of a scene."""
+        parts = self._band_files.parts(self._scene_lookup.urls[row])
+        known = [(self._scenes[url], bands) for url, bands in parts if url in self._scenes]
+        return [(scene, band) for scene, bands in known for band in bands or range(1, scene.count + 1)]
+
+    def _fills(self, rows: Sequence[int]) -> list[float]:
+        """Value of each channel's pixels without data."""
+        channels = self._channels(rows[0])
+        if self._options.fill is not None:
+            return [self._options.fill] * len(channels)
+        declared = ((scene.nodata[band - 1], scene.dtype) for scene, band in channels)
+        return [value if value is not None and fits(value, dtype) else 0 for value, dtype in declared]
+
+    def _output_dtype(self) -> torch.dtype | None:
+        option = self._options.dtype
+        if option is None:
+            return self.dtype
+        return option if isinstance(option, torch.dtype) else None
+
+    def _named(self, pixels: Tensor) -> Sample:
+        if self.is_image:
+            return {"image": pixels}
+        return {"mask": pixels.squeeze(-3)}
+
+    def _owns_validity(self) -> bool:
+        return self._options.valid or self._options.on_error == "fill"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Pixel type of samples: float32 for images, int64 for masks, unless the constructor's keyword says another."""
+        option = self._options.dtype
+        if isinstance(option, torch.dtype):
+            return option
+        if option == "native":
+            return torch.from_numpy(np.empty(0, next(iter(self._scenes.values())).dtype)).dtype
+        return torch.float32 if self.is_image else torch.long
+
+    @property
+    def resampling(self) -> Resampling:
+        """Kernel: bilinear where samples are floating point, nearest where they are integers, unless told otherwise."""
+        if self._options.resampling is not None:
+            return Resampling[self._options.resampling]
+        smooth = self.is_image if self._options.dtype == "native" else self.dtype.is_floating_point
+        return Resampling.bilinear if smooth else Resampling.nearest
+
+    @property
+    def files(self) -> list[str]:
+        """Files that match ``filename_glob``, sorted. Lists ``paths`` if the constructor has not done so yet."""
+        if self._files is None:
+            return list(list_scenes(self.paths, self.filename_glob, self._access).urls)
+        return list(self._files)
+
+    @property
+    def cmap(self) -> Any:
+        """Colour map of a palette raster's values as matplotlib's `ListedColormap`; None where the files have none."""
+        if self._cmap is None:
+            colors = next((scene.colormap for scene in getattr(self, "_scenes", {}).values() if scene.colormap), None)
+            if colors:
+                from matplotlib.colors import ListedColormap  # noqa: PLC0415 - heavy, and optional
+
+                self._cmap = ListedColormap(np.array(list(colors.values())) / 255)
+        return self._cmap
+
+    @cmap.setter
+    def cmap(self, value: Any) -> None:
+        self._cmap = value

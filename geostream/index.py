@@ -1,0 +1,228 @@
+"""Scenes: where they lie, when they were taken, what their headers say, and which of them a query meets. No network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import geopandas as gpd
+import numpy as np
+import pandas as pd
+import rasterio.warp
+import shapely
+from pyproj import Transformer
+from pyproj.exceptions import ProjError
+
+from geostream.errors import ConfigError
+from geostream.grid import PASTE_TOLERANCE, parse_crs, same_crs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from pyproj import CRS
+    from shapely import Geometry
+
+    from geostream.grid import Bounds, Grid
+    from geostream.header import RasterHeader
+
+__all__ = [
+    "Scene",
+    "SceneIndex",
+    "SceneLookup",
+    "converted_res",
+    "footprint",
+    "interval_index",
+    "projected",
+    "scene_frame",
+]
+
+_EDGE_PARTS = 32
+"""Straight pieces that stand for a footprint's longer side after reprojection."""
+_HALF_TURN = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One raster file and what its header says. Plain facts: pickles, needs no file to be open."""
+
+    url: str
+    """Path or URL."""
+    sidecars: tuple[str, ...]
+    """Mask, overview and metadata files that were listed beside it."""
+    grid: Grid
+    """Full resolution pixel grid."""
+    count: int
+    """Number of bands."""
+    dtype: np.dtype[np.generic]
+    """Pixel type, that of the first band."""
+    nodata: tuple[float | None, ...]
+    """Declared nodata value of each band."""
+    colormap: Mapping[int, tuple[int, ...]] | None
+    """Colours (R, G, B, A; 0-255) of a palette raster's values."""
+    header: RasterHeader | None
+    """The header as read, which spares later reads the request for it; None when an index came without headers."""
+
+    @classmethod
+    def from_header(cls, url: str, sidecars: tuple[str, ...], header: RasterHeader) -> Scene:
+        """The scene that ``header`` describes."""
+        nodata = tuple(header.nodata)
+        return cls(url, sidecars, header.grid, header.count, np.dtype(header.dtype), nodata, header.colormap, header)
+
+
+def footprint(grid: Grid, crs: CRS | None) -> Geometry:
+    """The ground that ``grid`` covers as a polygon in ``crs``, its edges following the projection.
+
+    Raises:
+        ConfigError: the grid has no CRS while one is asked for, or lies where ``crs`` is not defined.
+    """
+    if grid.transform.b == 0 and grid.transform.d == 0:
+        shape = shapely.box(*grid.bounds)
+    else:
+        corners = [(0, 0), (grid.width, 0), (grid.width, grid.height), (0, grid.height)]
+        shape = shapely.Polygon([grid.transform @ corner for corner in corners])
+    shape = shapely.orient_polygons(shape)
+    return shape if same_crs(grid.crs, crs) else projected([shape], grid.crs, crs)[0]
+
+
+def projected(shapes: Sequence[Geometry], source: CRS | None, target: CRS | None) -> list[Geometry]:
+    """Polygons carried from one CRS to another, with points added along their edges so that these may bend.
+
+    A polygon that crosses the antimeridian becomes its two parts. Where some points have no image in ``target``, the
+    box around the others stands for the polygon.
+
+    Raises:
+        ConfigError: one of the two is None, or a polygon has no image at all.
+    """
+    if source is None or target is None:
+        raise ConfigError(
+            "a raster without a CRS cannot be combined with a CRS: leave crs=None for all, or georeference the file"
+        )
+    transformer = Transformer.from_crs(source, target, always_xy=True)
+    return [_project(shape, transformer, wraps=target.is_geographic) for shape in shapes]
+
+
+def _project(shape: Geometry, transformer: Transformer, *, wraps: bool) -> Geometry:
+    xmin, ymin, xmax, ymax = shape.bounds
+    dense = shapely.segmentize(shape, max(xmax - xmin, ymax - ymin) / _EDGE_PARTS)
+    points = shapely.get_coordinates(dense)
+    try:
+        moved = np.column_stack(transformer.transform(points[:, 0], points[:, 1]))
+    except ProjError as error:
+        raise ConfigError(f"the area {shape.bounds} cannot be projected: {error}") from error
+    finite = np.isfinite(moved).all(axis=1)
+    if not finite.any():
+        raise ConfigError(
+            f"the area {shape.bounds} of {transformer.source_crs} has no place in {transformer.target_crs}"
+        )
+    if not finite.all():
+        return shapely.box(*moved[finite].min(axis=0), *moved[finite].max(axis=0))
+    if wraps and np.ptp(moved[:, 0]) > _HALF_TURN and np.ptp(moved[:, 0] % (2 * _HALF_TURN)) < _HALF_TURN:
+        moved[:, 0] %= 2 * _HALF_TURN
+        return _split_at_antimeridian(shapely.set_coordinates(dense, moved))
+    return shapely.make_valid(shapely.set_coordinates(dense, moved))
+
+
+def _split_at_antimeridian(shape: Geometry) -> Geometry:
+    """Cut a polygon of longitudes 0 to 360 where the longitudes -180 to 180 wrap."""
+    xmin, ymin, xmax, ymax = shape.bounds
+    west = shapely.clip_by_rect(shape, xmin, ymin, _HALF_TURN, ymax)
+    east = shapely.clip_by_rect(shape, _HALF_TURN, ymin, xmax, ymax)
+    return shapely.union(west, shapely.transform(east, lambda points: points - [2 * _HALF_TURN, 0.0]))
+
+
+def converted_res(grid: Grid, target: CRS | None) -> tuple[float, float]:
+    """Pixel size in ``target`` that keeps the detail of ``grid``, as GDAL suggests it; that of the grid in its own CRS.
+
+    Raises:
+        ConfigError: the area cannot be projected.
+    """
+    if grid.crs is None or target is None or same_crs(grid.crs, target):
+        return grid.res
+    try:
+        transform, _, _ = rasterio.warp.calculate_default_transform(
+            grid.crs.to_wkt(), target.to_wkt(), grid.width, grid.height, *grid.bounds
+        )
+    except Exception as error:  # rasterio lets GDAL's own exception classes through
+        raise ConfigError(f"the resolution of {grid.bounds} cannot be converted, pass res=: {error}") from error
+    return float(transform.a), float(-transform.e)
+
+
+def interval_index(times: Sequence[tuple[pd.Timestamp, pd.Timestamp]]) -> pd.IntervalIndex:
+    """Intervals named ``datetime``, closed at both ends, so that instants count."""
+    left = pd.DatetimeIndex([first for first, _ in times])
+    right = pd.DatetimeIndex([last for _, last in times])
+    return pd.IntervalIndex.from_arrays(left, right, closed="both", name="datetime")
+
+
+def scene_frame(
+    urls: Sequence[str],
+    shapes: Sequence[Geometry],
+    times: Sequence[tuple[pd.Timestamp, pd.Timestamp]],
+    crs: CRS | None,
+) -> gpd.GeoDataFrame:
+    """A dataset's index: a column ``filepath``, footprints in ``crs``, and intervals of time as the row labels."""
+    return gpd.GeoDataFrame({"filepath": list(urls)}, index=interval_index(times), geometry=list(shapes), crs=crs)
+
+
+@dataclass(frozen=True)
+class SceneIndex:
+    """A saved scan: what files there are and what their headers say, so that datasets open without a request."""
+
+    scenes: Mapping[str, Scene]
+    """Facts about each file, by path or URL."""
+
+    def __len__(self) -> int:
+        return len(self.scenes)
+
+
+class SceneLookup:
+    """What queries need to know of an index, at hand: a tree of footprints, times, names, and the box around all.
+
+    Data frames answer such questions in a tenth of a millisecond each, which a batch of chips would ask a thousand times.
+    """
+
+    def __init__(self, frame: gpd.GeoDataFrame) -> None:
+        self._frame = frame
+        shapes = np.asarray(frame.geometry.values)
+        self._tree = shapely.STRtree(shapes)
+        self._first = _microseconds(frame.index.left)
+        self._last = _microseconds(frame.index.right)
+        self.crs: CRS | None = parse_crs(frame.crs)
+        """CRS of the footprints."""
+        self.urls: list[str] = list(frame["filepath"]) if "filepath" in frame else []
+        """Files, row by row."""
+        self.times: list[pd.Interval] = list(frame.index)
+        """Intervals, row by row."""
+        self.box: Bounds | None = tuple(map(float, shapely.total_bounds(shapes))) if len(shapes) else None
+        """Box around the footprints; None without any."""
+        self.span: tuple[pd.Timestamp, pd.Timestamp] = (frame.index.left.min(), frame.index.right.max())
+        """First and last instant."""
+
+    def describes(self, frame: gpd.GeoDataFrame) -> bool:
+        """Whether this lookup still stands for ``frame``: users replace an index, and drop rows of it in place."""
+        return self._frame is frame and len(self._first) == len(frame)
+
+    def find(self, grid: Grid, time: slice) -> NDArray[np.intp]:
+        """Positions, ascending, of the rows that share ground with ``grid`` and time with ``time``.
+
+        Footprints that only touch the grid, or reach into it by less than `PASTE_TOLERANCE` pixels, do not count.
+
+        Args:
+            grid: what is to be read, north up, in the index's CRS.
+            time: first and last instant, both included; of the rows between them every ``step``-th counts.
+        """
+        xmin, ymin, xmax, ymax = grid.bounds
+        dx, dy = (PASTE_TOLERANCE * side for side in grid.res)
+        near = self._tree.query(shapely.box(xmin + dx, ymin + dy, xmax - dx, ymax - dy), predicate="intersects")
+        start, stop = (end.to_datetime64().astype("datetime64[us]").astype(np.int64) for end in (time.start, time.stop))
+        if (time.step or 1) == 1:
+            return np.sort(near[(self._first[near] <= stop) & (self._last[near] >= start)])
+        during = np.flatnonzero((self._first <= stop) & (self._last >= start))[:: time.step]
+        return np.intersect1d(near, during, assume_unique=True)
+
+
+def _microseconds(times: pd.DatetimeIndex) -> NDArray[np.int64]:
+    """Whole microseconds since 1970: one unit for all, since pandas keeps several."""
+    microseconds: NDArray[np.int64] = times.as_unit("us").asi8
+    return microseconds
