@@ -1,0 +1,23 @@
+"""Where chips are read: random, batched by scene, side by side, or whole scenes.
+
+Signatures are TorchGeo's. Every sampler's order is a function of its seed and the epoch's number, is the same for every
+number of ranks, and can be gone on with from a state.
+"""
+
+from geostream.samplers.base import ChipSampler, EpochSampler
+from geostream.samplers.batch import BatchGeoSampler, RandomBatchGeoSampler
+from geostream.samplers.grid import GridGeoSampler
+from geostream.samplers.prechipped import PreChippedGeoSampler
+from geostream.samplers.random import RandomGeoSampler
+from geostream.samplers.units import Units
+
+__all__ = [
+    "BatchGeoSampler",
+    "ChipSampler",
+    "EpochSampler",
+    "GridGeoSampler",
+    "PreChippedGeoSampler",
+    "RandomBatchGeoSampler",
+    "RandomGeoSampler",
+    "Units",
+]

@@ -1,0 +1,245 @@
+"""What every sampler shares: one order per (seed, epoch), dealt to ranks, with a place to go on from."""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.utils.data import Sampler
+
+from geostream.errors import ConfigError
+from geostream.samplers.chips import fitting
+from geostream.samplers.regions import Place, Region, dataset_res, index_of, regions_of
+from geostream.samplers.units import Units, pixel_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["ChipSampler", "EpochSampler", "Iteration", "Place", "Uneven"]
+
+Item = TypeVar("Item")
+
+Uneven = Literal["pad", "drop"]
+"""What becomes of an epoch that ranks cannot share equally: its first items are dealt again, or the last left out."""
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """What fixes the items of one pass over a sampler."""
+
+    seed: int
+    """Seed of every random choice."""
+    epoch: int
+    """Number of the epoch; with the seed it determines the order."""
+    start: int
+    """Items, over all ranks, that earlier runs of this epoch have dealt."""
+    rank: int
+    """This process's rank."""
+    world_size: int
+    """Number of ranks the items are dealt to."""
+
+
+class EpochSampler(Sampler[Item], Generic[Item]):
+    """A sampler whose order is a function of (seed, epoch) alone, dealt to ranks in turn.
+
+    Nothing is drawn before the first `next` of an iteration: then the seed is fixed (once), the epoch is claimed (the
+    next one, unless `set_epoch` said which) and rank and world size are resolved.
+
+    Args:
+        generator: its ``initial_seed()`` is the seed; it is never advanced. None draws one number from torch's global
+            generator; under torch.distributed every rank uses rank 0's seed.
+        rank: this process's rank; with ``world_size`` it replaces what torch.distributed says.
+        world_size: number of ranks.
+        uneven: ``"pad"`` deals the epoch's first items again until every rank has as many as the others, ``"drop"``
+            leaves the last ones out.
+
+    Raises:
+        ConfigError: only one of ``rank`` and ``world_size``, or values that contradict each other.
+    """
+
+    def __init__(
+        self,
+        *,
+        generator: torch.Generator | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        uneven: Uneven = "pad",
+    ) -> None:
+        if (rank is None) != (world_size is None):
+            raise ConfigError("rank and world_size go together: pass both, or neither to follow torch.distributed")
+        if rank is not None and world_size is not None and not 0 <= rank < world_size:
+            raise ConfigError(f"rank {rank} does not exist among {world_size}: ranks count from 0")
+        if uneven not in {"pad", "drop"}:
+            raise ConfigError(f"uneven={uneven!r}: pass 'pad' or 'drop'")
+        self.generator = generator
+        self.rank = rank
+        self.world_size = world_size
+        self.uneven: Uneven = uneven
+        self._seed: int | None = None
+        self._epoch = 0
+        self._position = 0
+        self._claimed = False
+        self._iteration: Iteration | None = None
+
+    @property
+    @abstractmethod
+    def total(self) -> int:
+        """Items in a whole epoch, over all ranks."""
+
+    @abstractmethod
+    def _order(self, rng: np.random.Generator) -> Sequence[Item]:
+        """The whole epoch's items, every random choice taken from ``rng``; called once an iteration."""
+
+    def __len__(self) -> int:
+        """Items of a whole epoch that this rank gets, whatever part of it a resumed run has left."""
+        return _share(self.total, self.ranks()[1], self.uneven)
+
+    def __iter__(self) -> Iterator[Item]:
+        """The items of the next epoch that fall to this rank."""
+        iteration = self._begin()
+        entropy = [iteration.seed & _MASK, iteration.epoch]
+        items = self._order(np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy))))
+        for step in range(_share(len(items) - iteration.start, iteration.world_size, self.uneven)):
+            dealt = iteration.start + step * iteration.world_size
+            if self._iteration is iteration and self._claimed:
+                self._position = dealt + iteration.world_size
+            yield items[(dealt + iteration.rank) % len(items)]
+
+    @property
+    def iteration(self) -> Iteration | None:
+        """The iteration that began last, or None where the next is decided already (`set_epoch`, a loaded state)."""
+        return self._iteration if self._claimed else None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch comes next. The epoch that a loaded state stands in goes on where the state stands."""
+        if self._claimed or epoch != self._epoch:
+            self._rewind(int(epoch), 0)
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the sampler stands: ``epoch``, ``position`` (items dealt to all ranks) and, once drawn, ``seed``.
+
+        The same on every rank, and valid for another number of ranks. Items that a loader has fetched ahead count as
+        dealt; `geostream.DataLoader` keeps count of what it has delivered.
+        """
+        state = {"epoch": self._epoch, "position": self._position}
+        return state if self._seed is None else {"seed": self._seed, **state}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Stand where ``state`` stood: the next iteration yields what was left of its epoch, or the epoch after.
+
+        Raises:
+            ConfigError: not a state of a sampler.
+        """
+        try:
+            epoch, position = int(state["epoch"]), int(state["position"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{state!r} is not a sampler's state: pass what state_dict() returned") from error
+        if "seed" in state:
+            self._seed = int(state["seed"])
+        self._rewind(*((epoch, position) if position < self.total else (epoch + 1, 0)))
+
+    def ranks(self) -> tuple[int, int]:
+        """(rank, world size): those given, else torch.distributed's, else (0, 1)."""
+        if self.rank is not None and self.world_size is not None:
+            return self.rank, self.world_size
+        if dist.is_available() and dist.is_initialized():
+            return dist.get_rank(), dist.get_world_size()
+        return 0, 1
+
+    def _rewind(self, epoch: int, position: int) -> None:
+        self._epoch, self._position, self._claimed = epoch, position, False
+
+    def _begin(self) -> Iteration:
+        rank, world_size = self.ranks()
+        seed = self._fixed_seed(world_size)
+        if self._claimed:
+            self._rewind(self._epoch + 1, 0)
+        self._claimed = True
+        self._iteration = Iteration(seed, self._epoch, self._position, rank, world_size)
+        return self._iteration
+
+    def _fixed_seed(self, world_size: int) -> int:
+        if self._seed is None:
+            shared = dist.is_available() and dist.is_initialized() and self.rank is None
+            if self.generator is None and world_size > 1 and not shared:
+                raise ConfigError(
+                    f"{world_size} ranks would each draw their own seed: pass generator="
+                    "torch.Generator().manual_seed(…), the same on every rank, or initialise torch.distributed"
+                )
+            seed = _draw() if self.generator is None else int(self.generator.initial_seed())
+            self._seed = _broadcast(seed) if shared and world_size > 1 else seed
+        return self._seed
+
+
+class ChipSampler(EpochSampler[Item], Generic[Item]):
+    """A sampler of chips of one size from the scenes of a dataset.
+
+    Chips lie on the pixel grid of the scene they are cut from, whole multiples of ``dataset.res`` from its upper left
+    corner, so that a scene in the dataset's own CRS and resolution is pasted and never resampled. Their slices carry
+    the resolution as step. The dataset's index is read once, here; nothing is drawn or fetched.
+
+    Args:
+        dataset: the GeoDataset to sample.
+        size: side of a chip, or (height, width), in ``units``.
+        roi: shapely polygon in the dataset's CRS to stay within (chips within its bounding box that hold some of it).
+        toi: `pandas.Interval` to stay within, both ends included.
+        units: what ``size`` is measured in.
+        pad: also take regions smaller than a chip; their chips reach beyond the data.
+        shared: the arguments of `EpochSampler`.
+
+    Raises:
+        ConfigError: no region holds a chip, or malformed arguments.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        size: tuple[float, float] | float,
+        *,
+        roi: Any = None,
+        toi: Any = None,
+        units: Units = Units.PIXELS,
+        pad: bool = False,
+        **shared: Any,
+    ) -> None:
+        super().__init__(**shared)
+        self.index = index_of(dataset)
+        self.res = dataset_res(dataset)
+        self.roi = roi
+        self.toi = toi
+        self.units = units
+        self.pad = pad
+        self.pixels = pixel_size(size, units, self.res, "size")
+        self.size = (self.pixels[0] * self.res[1], self.pixels[1] * self.res[0])
+        self.regions, too_small = self._fitting(regions_of(dataset, roi, toi))
+        if too_small:
+            warnings.warn(
+                f"{too_small} of {too_small + len(self.regions)} regions are smaller than one chip of {self.pixels[0]} "
+                f"x {self.pixels[1]} pixels and are left out; pad=True takes them, with chips that reach beyond them",
+                stacklevel=3,
+            )
+
+    def _fitting(self, regions: list[Region]) -> tuple[list[Region], int]:
+        return fitting(regions, self.pixels, pad=self.pad)
+
+
+def _share(items: int, world_size: int, uneven: Uneven) -> int:
+    """How many of ``items`` each rank gets."""
+    return -(-items // world_size) if uneven == "pad" else items // world_size
+
+
+def _draw() -> int:
+    return int(torch.empty((), dtype=torch.int64).random_().item())
+
+
+def _broadcast(seed: int) -> int:
+    box: list[Any] = [seed]
+    dist.broadcast_object_list(box, src=0)
+    return int(box[0])

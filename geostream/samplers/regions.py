@@ -1,0 +1,219 @@
+"""Where chips may lie: each scene of a dataset as whole pixels of its own grid, clipped to what the user asked for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import shapely
+
+from geostream.errors import ConfigError
+from geostream.grid import PASTE_TOLERANCE, Window, same_crs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import geopandas as gpd
+    from numpy.typing import NDArray
+
+__all__ = ["Place", "Region", "dataset_res", "index_of", "regions_of"]
+
+Place = tuple[slice, slice, slice]
+"""One query: ``(xmin:xmax:xres, ymin:ymax:yres, tmin:tmax)``."""
+
+_RECTANGLE = 1 - 1e-6
+"""Share of its bounding box that a geometry fills to count as a rectangle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """One scene's part that may be sampled."""
+
+    origin: tuple[float, float]
+    """(x, y) of the upper left corner of the pixel grid that chips are laid on, in CRS units."""
+    res: tuple[float, float]
+    """Pixel size (x, y) in CRS units, positive."""
+    window: Window
+    """The pixels that lie inside, counted from ``origin``."""
+    interval: tuple[pd.Timestamp, pd.Timestamp]
+    """First and last instant, both included."""
+    outline: Any
+    """The shapely geometry inside, or None where that is the whole window."""
+    area: float
+    """Area inside, in CRS units; the weight of the scene in random choices."""
+    bounds: tuple[float, float, float, float]
+    """``(xmin, ymin, xmax, ymax)`` of the geometry inside, not rounded to pixels."""
+
+    def place(self, row: int, col: int, height: int, width: int) -> Place:
+        """The query for ``height`` x ``width`` pixels whose upper left one is (``row``, ``col``) from the origin."""
+        (x, y), (xres, yres) = self.origin, self.res
+        xs = slice(x + col * xres, x + (col + width) * xres, xres)
+        ys = slice(y - (row + height) * yres, y - row * yres, yres)
+        return xs, ys, slice(*self.interval)
+
+    def touched(self, rows: NDArray[Any], cols: NDArray[Any], size: tuple[int, int]) -> NDArray[np.bool_]:
+        """Which of the chips with these upper left pixels hold some of the region."""
+        if self.outline is None:
+            return np.ones(len(rows), dtype=bool)
+        (x, y), (xres, yres) = self.origin, self.res
+        left, top, inner = x + cols * xres, y - rows * yres, PASTE_TOLERANCE  # a shared edge alone is no overlap
+        boxes = shapely.box(
+            left + inner * xres,
+            top - (size[0] - inner) * yres,
+            left + (size[1] - inner) * xres,
+            top - inner * yres,
+        )
+        return np.asarray(shapely.intersects(self.outline, boxes), dtype=bool)
+
+
+def dataset_res(dataset: Any) -> tuple[float, float]:
+    """Pixel size (x, y) of ``dataset``, which older TorchGeo datasets give as one number."""
+    res = dataset.res
+    return (float(res), float(res)) if isinstance(res, int | float) else (float(res[0]), float(res[1]))
+
+
+def index_of(dataset: Any) -> gpd.GeoDataFrame:
+    """The dataset's table of scenes.
+
+    Raises:
+        ConfigError: the dataset has none.
+    """
+    index = getattr(dataset, "index", None)
+    if not (hasattr(index, "geometry") and isinstance(getattr(index, "index", None), pd.IntervalIndex)):
+        raise ConfigError(
+            f"a {type(dataset).__name__} cannot be sampled by place: pass a geostream dataset or a TorchGeo GeoDataset "
+            "(0.9 or later), whose `index` is a GeoDataFrame over time intervals"
+        )
+    return index
+
+
+def regions_of(dataset: Any, roi: Any, toi: Any) -> list[Region]:
+    """Every scene of ``dataset`` clipped to ``roi`` and ``toi``, in the index's order; empty ones are left out.
+
+    Args:
+        dataset: a GeoDataset with ``index``, ``res`` and ``crs``.
+        roi: shapely geometry in the dataset's CRS, or None for everything.
+        toi: `pandas.Interval`, both ends taken as included, or None for always.
+
+    Raises:
+        ConfigError: ``roi`` is no geometry, ``toi`` no interval, or nothing is left.
+    """
+    index, res = index_of(dataset), dataset_res(dataset)
+    full = np.asarray(index.geometry.array, dtype=object)
+    inside = full if roi is None else shapely.intersection(full, _geometry(roi))
+    left, right = _clipped_times(index.index, toi)
+    keep = ~shapely.is_empty(inside) & (shapely.area(inside) > 0) & (left <= right)
+    rows = np.flatnonzero(keep)
+    if not len(rows):
+        raise ConfigError(
+            f"no scene of this {type(dataset).__name__} lies within roi={_brief(roi)} and toi={toi}; the dataset spans "
+            f"{_brief(shapely.box(*index.total_bounds))} from {index.index.left.min()} to {index.index.right.max()}"
+        )
+    origins = _origins(dataset, full[rows], left[rows], right[rows])
+    return [
+        _region(inside[row], origin, res, (pd.Timestamp(left[row]), pd.Timestamp(right[row])))
+        for row, origin in zip(rows, origins, strict=True)
+    ]
+
+
+def _region(
+    geometry: Any, origin: tuple[float, float], res: tuple[float, float], interval: tuple[pd.Timestamp, pd.Timestamp]
+) -> Region:
+    xmin, ymin, xmax, ymax = (float(v) for v in geometry.bounds)
+    first_col, last_col = _whole((xmin - origin[0]) / res[0], (xmax - origin[0]) / res[0])
+    first_row, last_row = _whole((origin[1] - ymax) / res[1], (origin[1] - ymin) / res[1])
+    window = Window(first_col, first_row, max(0, last_col - first_col), max(0, last_row - first_row))
+    area = float(geometry.area)
+    outline = None if area >= _RECTANGLE * (xmax - xmin) * (ymax - ymin) else geometry
+    if outline is not None:
+        shapely.prepare(outline)
+    return Region(origin, res, window, interval, outline, area, (xmin, ymin, xmax, ymax))
+
+
+def _whole(start: float, stop: float) -> tuple[int, int]:
+    """The whole pixels between two offsets; an offset within the paste tolerance of a pixel's edge is on it."""
+    return math.ceil(start - PASTE_TOLERANCE), math.floor(stop + PASTE_TOLERANCE)
+
+
+def _geometry(roi: Any) -> Any:
+    if not isinstance(roi, shapely.Geometry):
+        raise ConfigError(
+            f"roi={roi!r} is no shapely geometry: pass shapely.box(xmin, ymin, xmax, ymax) or a polygon in the "
+            "dataset's CRS"
+        )
+    if roi.area == 0:
+        raise ConfigError(f"roi={_brief(roi)} has no area: pass a polygon in the dataset's CRS")
+    return roi
+
+
+def _brief(roi: Any) -> str:
+    if roi is None:
+        return "None"
+    return f"{roi.geom_type} within ({', '.join(f'{v:g}' for v in roi.bounds)})"
+
+
+def _clipped_times(index: pd.IntervalIndex, toi: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    left, right = index.left.to_numpy(), index.right.to_numpy()
+    if toi is None:
+        return left, right
+    if not isinstance(toi, pd.Interval):
+        raise ConfigError(f"toi={toi!r} is no time interval: pass pandas.Interval(pd.Timestamp(…), pd.Timestamp(…))")
+    return np.maximum(left, _naive(toi.left)), np.minimum(right, _naive(toi.right))
+
+
+def _naive(value: Any) -> np.datetime64:
+    stamp = pd.Timestamp(value)
+    return (stamp if stamp.tzinfo is None else stamp.tz_convert("UTC").tz_localize(None)).to_datetime64()
+
+
+def _origins(
+    dataset: Any, geometries: NDArray[Any], left: NDArray[Any], right: NDArray[Any]
+) -> list[tuple[float, float]]:
+    """For each geometry the upper left corner of the scene it was cut from, so that chips fall on that scene's pixels.
+
+    A combined dataset's footprints are intersections, whose corners need not be corners of pixels: the scene is looked
+    up in the datasets it was made of, images before masks.
+    """
+    boxes = shapely.bounds(geometries)
+    origins = [(float(box[0]), float(box[3])) for box in boxes]
+    if not getattr(dataset, "datasets", None):
+        return origins
+    missing = np.ones(len(origins), dtype=bool)
+    for leaf in sorted(_leaves(dataset), key=lambda leaf: not getattr(leaf, "is_image", True)):
+        if not same_crs(leaf.crs, dataset.crs):
+            continue
+        for row, origin in _covering(leaf, boxes, left, right, missing):
+            origins[row], missing[row] = origin, False
+    return origins
+
+
+def _leaves(dataset: Any) -> Iterator[Any]:
+    parts = getattr(dataset, "datasets", None)
+    if not parts:
+        if getattr(dataset, "index", None) is not None:
+            yield dataset
+        return
+    for part in parts:
+        yield from _leaves(part)
+
+
+def _covering(
+    leaf: Any, boxes: NDArray[Any], left: NDArray[Any], right: NDArray[Any], missing: NDArray[np.bool_]
+) -> Iterator[tuple[int, tuple[float, float]]]:
+    """Pairs (row, corner of the leaf's first scene that holds the row's box), for rows that are still missing."""
+    index, slack = leaf.index, [PASTE_TOLERANCE * r for r in dataset_res(leaf)]
+    starts, stops, scenes = index.index.left.to_numpy(), index.index.right.to_numpy(), index.geometry.bounds.to_numpy()
+    rows = np.flatnonzero(missing)
+    found, hits = index.sindex.query(shapely.box(*boxes[rows].T), predicate="intersects", sort=True)
+    done = set()
+    for row, hit in zip(rows[found], hits, strict=True):
+        xmin, ymin, xmax, ymax = scenes[hit]
+        x0, y0, x1, y1 = boxes[row]
+        covers = xmin <= x0 + slack[0] and x1 <= xmax + slack[0] and ymin <= y0 + slack[1] and y1 <= ymax + slack[1]
+        meets = starts[hit] <= right[row] and left[row] <= stops[hit]
+        if covers and meets and row not in done:
+            done.add(row)
+            yield int(row), (float(xmin), float(ymax))
