@@ -134,6 +134,8 @@ def _relative(src: Affine, dst: Affine) -> tuple[float, float, float, float, flo
     The origins are subtracted first: composing the transforms as they are would lose digits to large coordinates.
     """
     x, y = dst.c - src.c, dst.f - src.f
+    if src.b == 0 and src.d == 0:  # dividing rounds once, multiplying with an inverse twice
+        return dst.a / src.a, dst.b / src.a, x / src.a, dst.d / src.e, dst.e / src.e, y / src.e
     ia, ib, id_, ie = _inverse_linear(src)
     return (
         ia * dst.a + ib * dst.d,

@@ -8,14 +8,19 @@ Rules, which are GDAL's unless said otherwise:
 
 - A pixel is outside, and invalid, where its centre lies outside the source (for ``average``: where its footprint does).
 - Kernels widen by the scale where the output is coarser than the source; a scale within 0.05 of a whole number counts
-  as that number, except for ``average``, whose footprint is exact.
+  as that number, except for ``average``, whose footprint is exact. The scale is the length of the coordinates'
+  gradient, so that turning the grid does not change it. GDAL divides the source window's size by the output's, which
+  overestimates it for turned grids (a blur of several counts from UTM to the next zone at equal resolution) and is off
+  by the window's margins otherwise.
 - Taps outside the source or on invalid pixels have no weight and the others are renormalised. ``cubic`` at the
-  source's resolution or finer falls back to ``bilinear`` where one of its sixteen taps is missing.
+  source's resolution or finer falls back to ``bilinear`` where one of its sixteen taps is missing; widened, where less
+  than a tenth of its weight remains (GDAL divides by whatever there is, and returns values far outside the data's).
 - An output pixel of a band is valid if the source pixel that contains its centre is valid in that band, so that
   ``nearest``, ``bilinear`` and ``cubic`` agree on what is valid. With ``average`` it is valid if any part of its
   footprint is.
-- The footprint of ``average`` is a box with the grid's typical scale, centred on the pixel; GDAL transforms the corners
-  of every pixel. Both are the same for aligned grids.
+- The footprint of ``average`` is a box with the grid's typical scale, centred on the pixel; GDAL transforms two corners
+  of every pixel. Both are the same for aligned grids, but for the outermost rows and columns of an output, where GDAL's
+  boxes are too small.
 """
 
 from __future__ import annotations
@@ -55,8 +60,8 @@ _NEARLY_WHOLE = 0.05
 _LEAST_WEIGHT = 1e-6
 """Share of the weights below which an output pixel counts as having no data."""
 
-_ENOUGH_FOR_CUBIC = 0.5
-"""Share of a widened cubic's weights (without their signs) that must be there: on less, negative lobes run wild."""
+_ENOUGH_FOR_CUBIC = 0.1
+"""Share of a widened cubic's weights that must remain: dividing by less lets its negative lobes run wild."""
 
 _CHUNK_PIXELS = 1 << 14
 """Output pixels resampled at a time: bounds temporary memory, and keeps it in the processor's cache."""
@@ -232,15 +237,19 @@ def source_window(src: Grid, coords: Coordinates, resampling: str) -> Window | N
             cols, rows = cols[inside.any(axis=0)], rows[inside.any(axis=1)]
         else:
             cols, rows = cols[inside], rows[inside]
-    left, right = _needed(cols, kernel.support(coords.scale[0]), src.width)
-    top, bottom = _needed(rows, kernel.support(coords.scale[1]), src.height)
+    left, right = _needed(cols, kernel, coords.scale[0], src.width)
+    top, bottom = _needed(rows, kernel, coords.scale[1], src.height)
     return Window(left, top, right - left, bottom - top)
 
 
-def _needed(at: Floats, support: float, size: int) -> tuple[int, int]:
-    """Source pixels whose centres are within ``support`` of a position, or that contain one."""
-    reach = max(support, 0.5)
-    first, last = math.ceil(float(at.min()) - reach - 0.5 - _SNAP), math.floor(float(at.max()) + reach - 0.5 + _SNAP)
+def _needed(at: Floats, kernel: _Kernel, scale: float, size: int) -> tuple[int, int]:
+    """First source pixel of any weight at these positions, and one past the last."""
+    low, high = float(at.min()), float(at.max())
+    if kernel.radius == 0:
+        first, last = math.floor(low + _SNAP), math.floor(high + _SNAP)
+    else:
+        reach = kernel.support(scale) + (0.5 if kernel.areal else 0.0) - _SNAP
+        first, last = math.ceil(low - 0.5 - reach), math.floor(high - 0.5 + reach)
     return min(max(0, first), size - 1), max(1, min(size, last + 1))
 
 
@@ -266,9 +275,6 @@ class _Taps:
     def outside(self, size: int) -> bool:
         """Whether any tap lies outside ``size`` source pixels."""
         return bool(self.first.min() < 0 or self.first.max() + len(self.weights) > size)
-
-    def magnitudes(self) -> _Taps:
-        return _Taps(self.first, tuple(map(np.abs, self.weights)), self.widened)
 
 
 def _taps(kernel: _Kernel, at: Floats, scale: float, dtype: np.dtype[Any]) -> _Taps:
@@ -409,8 +415,10 @@ class _Stock:
         col = np.clip((places.cols + _SNAP).astype(np.intp), 0, width - 1)
         row = np.clip((places.rows + _SNAP).astype(np.intp), 0, height - 1)
         if places.separable:
-            return planes[:, row[:, None], col]
-        return planes.reshape(len(planes), -1).take(row * width + col, axis=1)
+            picked: Array = planes[:, row[:, None], col]
+            return picked
+        taken: Array = planes.reshape(len(planes), -1).take(row * width + col, axis=1)
+        return taken
 
     def weighted(self, places: _Places, kernel: _Kernel) -> tuple[Array, Bools | None]:
         """Weighted means (C, H, W), and whether anything was there to weigh; None if everything was."""
@@ -425,14 +433,14 @@ class _Stock:
         found = weight > _LEAST_WEIGHT * total
         values /= np.where(found, weight, 1)
         if kernel.fallback is not None:
-            lean = self._short_of_half(x, y) if widened else self._short_of_one(x, y)
+            lean = weight < _ENOUGH_FOR_CUBIC * total if widened else self._tap_missing(x, y)
             if lean.any():
                 simple, simple_found = self.weighted(places, kernel.fallback)
                 values = np.where(lean, simple, values)
                 found = found | lean if simple_found is None else np.where(lean, simple_found, found)
         return values, found
 
-    def _short_of_one(self, x: _Taps, y: _Taps) -> Bools:
+    def _tap_missing(self, x: _Taps, y: _Taps) -> Bools:
         """Whether any tap has no data, whatever its weight."""
         missing = np.logical_not(self.presence)
         for axis, taps in ((1, y), (2, x)):
@@ -441,12 +449,6 @@ class _Stock:
             missing = np.logical_or.reduce(list(parts))
         row, col = y.first + self.pad[1], x.first + self.pad[0]
         short: Bools = missing[:, row[:, None] if row.ndim == 1 else row, col]
-        return short
-
-    def _short_of_half(self, x: _Taps, y: _Taps) -> Bools:
-        """Whether less than half of the taps' weight, signs aside, has data."""
-        x, y = x.magnitudes(), y.magnitudes()
-        short: Bools = _combine(self.presence, x, y, self.pad) < _ENOUGH_FOR_CUBIC * _total(x, y)
         return short
 
 
