@@ -12,6 +12,7 @@ __all__ = [
     "NotFoundError",
     "QueryError",
     "ReadError",
+    "TruncatedError",
     "redact",
 ]
 
@@ -60,6 +61,10 @@ class ReadError(GeostreamError, OSError):
 
 class NotFoundError(ReadError, FileNotFoundError):
     """No such object, or no file matches."""
+
+
+class TruncatedError(HeaderError, ReadError):
+    """A header that points past the end of the file: the file is cut short, or was never a raster."""
 
 
 class DecodeError(GeostreamError, ValueError):

@@ -103,6 +103,10 @@ class Grid:
     crs: CRS | None
     """CRS of (x, y), or None where the raster has no georeferencing."""
 
+    def __hash__(self) -> int:
+        # A CRS writes out its WKT to be hashed; equal grids have equal transforms.
+        return hash((self.width, self.height, self.transform))
+
     @property
     def window(self) -> Window:
         """The whole grid as a window of itself."""

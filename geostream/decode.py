@@ -1,0 +1,192 @@
+"""Tile bytes to arrays, bit for bit what GDAL makes of them."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import imagecodecs
+import numpy as np
+
+from geostream.errors import DecodeError
+from geostream.ifd import SparseBytes
+from geostream.opener import SparseSource, open_with_gdal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from geostream.header import TileCodec
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+    Data = Any  # any contiguous buffer: imagecodecs takes more types than its stubs name
+
+__all__ = ["SUPPORTED_COMPRESSIONS", "decode_tile", "unsupported_reason"]
+
+_NONE, _LZW, _JPEG, _DEFLATE, _PACKBITS, _OLD_DEFLATE = 1, 5, 7, 8, 32773, 32946
+_LERC, _ZSTD, _WEBP = 34887, 50000, 50001
+_YCBCR, _SEPARATED, _CIELAB = 6, 5, 8
+_HORIZONTAL, _FLOATING = 2, 3
+
+
+def _inflate(data: Data, size: int) -> bytes | bytearray:
+    return imagecodecs.zlib_decode(data, out=size)
+
+
+_BYTE_DECODERS: dict[int, Callable[[Data, int], Any]] = {
+    _NONE: lambda data, _: data,
+    _LZW: lambda data, size: imagecodecs.lzw_decode(data, out=size),
+    _DEFLATE: _inflate,
+    _OLD_DEFLATE: _inflate,
+    _PACKBITS: lambda data, size: imagecodecs.packbits_decode(data, out=size),
+    _ZSTD: lambda data, size: imagecodecs.zstd_decode(data, out=size),
+}
+"""Compressions that give back the bytes that went in, by TIFF tag: (compressed, size in bytes) -> bytes."""
+
+_LERC_WRAPPERS: dict[int, Callable[[Data], Any]] = {
+    0: lambda data: data,
+    1: imagecodecs.zlib_decode,
+    2: imagecodecs.zstd_decode,
+}
+
+SUPPORTED_COMPRESSIONS = frozenset({*_BYTE_DECODERS, _JPEG, _LERC, _WEBP})
+"""TIFF compression tags whose tiles geostream decodes itself."""
+
+
+def unsupported_reason(codec: TileCodec) -> str:
+    """Why tiles of this kind are left to GDAL as a whole file, or nothing."""
+    image_codec = codec.compression in (_JPEG, _WEBP)
+    rules = [
+        (codec.photometric >= _CIELAB or codec.photometric == _SEPARATED, f"photometric {codec.photometric}"),
+        (codec.photometric == _YCBCR and not image_codec, "YCbCr without JPEG"),
+        (image_codec and codec.dtype != np.uint8, f"JPEG or WebP of {codec.dtype}"),
+        (codec.lerc_compression not in _LERC_WRAPPERS, f"LERC with additional compression {codec.lerc_compression}"),
+        (codec.predictor not in (1, _HORIZONTAL, _FLOATING), f"predictor {codec.predictor}"),
+        (codec.predictor != 1 and codec.dtype.kind in "cb", f"predictor {codec.predictor} on {codec.dtype}"),
+    ]
+    return next((f"{what} is left to GDAL" for applies, what in rules if applies), "")
+
+
+def decode_tile(data: Data, codec: TileCodec) -> Array:
+    """Decode one tile.
+
+    Args:
+        data: the tile's compressed bytes, whole.
+        codec: how they are to be understood.
+
+    Returns:
+        Array (rows, columns, samples) in native byte order, of the whole tile even at the raster's edge; uint8 where
+        the samples are single bits.
+
+    Raises:
+        DecodeError: the bytes are not those of such a tile.
+    """
+    try:
+        if codec.compression == _JPEG:
+            tile = _jpeg(data, codec)
+        elif codec.compression == _WEBP:
+            tile = imagecodecs.webp_decode(data, hasalpha=codec.shape[2] == 4)  # noqa: PLR2004 - RGBA
+        elif codec.compression == _LERC:
+            tile = _lerc(data, codec)
+        else:
+            tile = _plain(data, codec)
+    except DecodeError:
+        raise
+    except Exception as error:  # each codec library raises a class of its own
+        raise DecodeError(f"its {len(data)} bytes do not decode ({type(error).__name__}: {error})") from error
+    return _fit(tile, codec.shape)
+
+
+def _fit(tile: Array, shape: tuple[int, int, int]) -> Array:
+    """Give the tile its three axes; image codecs may hold less than the whole tile at the raster's edge."""
+    rows, columns, samples = shape
+    if tile.size == rows * columns * samples:
+        return tile.reshape(shape)
+    if tile.ndim == 2:  # noqa: PLR2004 - (rows, columns)
+        tile = tile[:, :, None]
+    if tile.ndim != 3 or tile.shape[2] != samples:  # noqa: PLR2004 - (rows, columns, samples)
+        raise DecodeError(f"it decodes to an array of shape {tile.shape} where {shape} was expected")
+    fitted = np.zeros(shape, tile.dtype)
+    part = tile[:rows, :columns]
+    fitted[: part.shape[0], : part.shape[1]] = part
+    return fitted
+
+
+def _plain(data: Data, codec: TileCodec) -> Array:
+    """Undo a byte compression, then the byte order, then the predictor."""
+    rows, columns, samples = codec.shape
+    if codec.reverse_bits:
+        data = bytes(imagecodecs.bitorder_decode(data))
+    bits = codec.dtype == bool
+    size = rows * (-(-columns * samples // 8)) if bits else codec.nbytes
+    raw = _BYTE_DECODERS[codec.compression](data, size)
+    if len(raw) < size:
+        raise DecodeError(f"it holds {len(raw)} bytes where a tile has {size}")
+    if bits:
+        packed = np.frombuffer(raw, np.uint8, size).reshape(rows, -1)
+        return np.unpackbits(packed, axis=1)[:, : columns * samples].reshape(codec.shape)
+    if codec.predictor == _FLOATING:
+        # This predictor stores the bytes of its floats by significance, so that the file's byte order does not matter.
+        tile = np.frombuffer(raw, codec.dtype.newbyteorder("="), size // codec.dtype.itemsize).reshape(codec.shape)
+        return imagecodecs.floatpred_decode(tile.copy(), axis=-2)
+    tile = np.frombuffer(raw, codec.dtype, size // codec.dtype.itemsize).reshape(codec.shape)
+    native = tile.astype(codec.dtype.newbyteorder("="), copy=False)
+    if codec.predictor == _HORIZONTAL:
+        if not native.flags.writeable:
+            native = native.copy()
+        # The differences are of the samples as integers, whatever they stand for.
+        as_integers = native.view(np.dtype(f"u{native.itemsize}"))
+        imagecodecs.delta_decode(as_integers, axis=-2, out=as_integers)
+    return native
+
+
+def _lerc(data: Data, codec: TileCodec) -> Array:
+    blob = _LERC_WRAPPERS[codec.lerc_compression](data)
+    tile = imagecodecs.lerc_decode(blob)
+    native = codec.dtype.newbyteorder("=")
+    return tile.astype(native, copy=False)
+
+
+def _jpeg(data: Data, codec: TileCodec) -> Array:
+    if codec.photometric == _YCBCR and codec.shape[2] == 3:  # noqa: PLR2004 - Y, Cb, Cr
+        # imagecodecs upsamples chroma as its own libjpeg was built to; only GDAL's libjpeg gives GDAL's pixels.
+        return _jpeg_through_gdal(data, codec)
+    return imagecodecs.jpeg8_decode(data, tables=codec.jpeg_tables, colorspace=None, outcolorspace=None)
+
+
+def _jpeg_through_gdal(data: Data, codec: TileCodec) -> Array:
+    """Decode a YCbCr tile by handing GDAL a TIFF that holds nothing else."""
+    rows, columns, _ = codec.shape
+    tiff = one_tile_tiff(data, codec)
+    buffer = SparseBytes(len(tiff))
+    buffer.add(0, tiff)
+    with open_with_gdal("tile.tif", {"tile.tif": SparseSource(buffer)}, driver="GTiff") as dataset:
+        pixels = dataset.read()
+    return np.ascontiguousarray(np.moveaxis(pixels, 0, 2)).reshape(rows, columns, 3)
+
+
+def one_tile_tiff(data: Data, codec: TileCodec) -> bytes:
+    """Wrap a JPEG tile into a little-endian TIFF of exactly that tile."""
+    rows, columns, samples = codec.shape
+    tables = codec.jpeg_tables or b""
+    entries = [
+        (256, 4, 1, columns),
+        (257, 4, 1, rows),
+        (258, 3, samples, 0),
+        (259, 3, 1, codec.compression),
+        (262, 3, 1, codec.photometric),
+        (277, 3, 1, samples),
+        (284, 3, 1, 1),
+        (322, 4, 1, columns),
+        (323, 4, 1, rows),
+        (324, 4, 1, 0),
+        (325, 4, 1, len(data)),
+        *([(347, 7, len(tables), 0)] if tables else []),
+        (530, 3, 2, codec.subsampling[0] | codec.subsampling[1] << 16),
+    ]
+    bits_at = 8 + 2 + 12 * len(entries) + 4
+    tables_at = bits_at + 2 * samples
+    data_at = tables_at + len(tables)
+    places = {258: bits_at, 324: data_at, 347: tables_at}
+    directory = b"".join(struct.pack("<HHLL", t, k, n, places.get(t, value)) for t, k, n, value in entries)
+    head = struct.pack("<2sHLH", b"II", 42, 8, len(entries)) + directory + bytes(4)
+    return head + struct.pack(f"<{samples}H", *[8] * samples) + tables + bytes(data)

@@ -1,0 +1,121 @@
+"""rasterio behind the reader's surface, for what geostream does not decode itself."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rasterio
+from rasterio.errors import NotGeoreferencedWarning, RasterioError
+
+from geostream.errors import DecodeError, HeaderError, redact
+from geostream.header import MaskKind
+from geostream.opener import open_with_gdal
+from geostream.parse import describe
+from geostream.validity import validity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from geostream.header import RasterHeader
+    from geostream.opener import ByteSource
+    from geostream.plan import Job
+
+__all__ = ["GdalFile", "needs_copy"]
+
+_COPY_MAGIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
+COPY_LIMIT = 2**30
+"""Largest NetCDF or HDF5 file of which a temporary copy is made, in bytes."""
+_COPY_STEP = 2**23
+
+
+def needs_copy(head: bytes) -> bool:
+    """Whether these first bytes are of a format (NetCDF, HDF5) that GDAL reads from a real file only."""
+    return head.startswith(_COPY_MAGIC)
+
+
+class GdalFile:
+    """A raster that GDAL opens: over the transport, from a temporary copy, or where it lies on this machine.
+
+    Every use opens and closes a dataset in the calling thread: GDAL's datasets belong to one thread, and nothing of
+    them must be there when the process forks.
+    """
+
+    def __init__(self, name: str, files: Mapping[str, ByteSource], local_path: str | None, *, copied: bool) -> None:
+        self._name = name
+        self._files = files
+        self._local_path = local_path
+        self._copied = copied
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
+
+    def header(self) -> RasterHeader:
+        """Header as GDAL tells it.
+
+        Raises:
+            HeaderError: GDAL does not open it.
+        """
+        with self._open() as dataset:
+            return describe(dataset)
+
+    def read(self, job: Job) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
+        """Data (C, h, w) and validity (C or 1, h, w) of the job's window; None where it reads nothing.
+
+        Raises:
+            DecodeError: GDAL could not decode it.
+        """
+        window = job.window
+        if window is None:
+            return None
+        span = ((window.row_off, window.row_stop), (window.col_off, window.col_stop))
+        level = {} if job.level == 0 else {"overview_level": job.level - 1}
+        try:
+            with self._open(**level) as dataset:
+                data = dataset.read(list(job.bands), window=span, out_dtype=job.header.dtype)
+                by_nodata = job.header.mask is MaskKind.NODATA and not job.reads_alpha
+                mask = None
+                if job.header.mask is not MaskKind.ALL_VALID and not by_nodata:
+                    mask = dataset.dataset_mask(window=span)
+        except RasterioError as error:
+            raise DecodeError(
+                f"{redact(job.request.source.url)}: GDAL could not read columns {window.col_off}-{window.col_stop}, "
+                f"rows {window.row_off}-{window.row_stop} of level {job.level}: {error}",
+                url=job.request.source.url,
+            ) from None
+        return data, validity(data, job.bands, job.header, mask)
+
+    @contextlib.contextmanager
+    def _open(self, **options: Any) -> Iterator[Any]:
+        path = self._copy_path() if self._copied else self._local_path
+        if path is None:
+            with open_with_gdal(self._name, self._files, **options) as dataset:
+                yield dataset
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotGeoreferencedWarning)
+            try:
+                dataset = rasterio.open(path, **options)
+            except RasterioError as error:
+                raise HeaderError(f"GDAL does not open it as a raster: {error}") from None
+        with dataset:
+            yield dataset
+
+    def _copy_path(self) -> str:
+        if self._copy is None:
+            source = self._files[self._name]
+            if source.total > COPY_LIMIT:
+                raise HeaderError(
+                    f"this format can only be read from a local copy, and its {source.total} bytes exceed the limit of "
+                    f"{COPY_LIMIT}: download it, or convert it to a COG"
+                )
+            folder = tempfile.TemporaryDirectory(prefix="geostream-")
+            with (Path(folder.name) / self._name).open("wb") as file:
+                for start in range(0, source.total, _COPY_STEP):
+                    file.writelines(source.read_ranges([(start, min(start + _COPY_STEP, source.total))]))
+            self._copy = folder
+        return str(Path(self._copy.name) / self._name)

@@ -1,0 +1,206 @@
+"""Lets GDAL open bytes that geostream holds or fetches: a rasterio opener over named ranges."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import rasterio
+from rasterio._vsiopener import MultiByteRangeResource
+from rasterio.abc import MultiByteRangeResourceContainer
+from rasterio.errors import NotGeoreferencedWarning, RasterioError
+
+from geostream.errors import HeaderError
+from geostream.ifd import SparseFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from typing_extensions import Buffer
+
+    from geostream.ifd import ByteRange, SparseBytes
+
+__all__ = ["ByteSource", "RangeContainer", "SparseSource", "open_with_gdal"]
+
+_POINTING_DRIVERS = frozenset(
+    {
+        "DAAS",
+        "DERIVED",
+        "EEDAI",
+        "GTI",
+        "HTTP",
+        "KMLSUPEROVERLAY",
+        "MRF",
+        "NGW",
+        "OGCAPI",
+        "PLMOSAIC",
+        "STACIT",
+        "STACTA",
+    }
+    | {"VRT", "WCS", "WMS", "WMTS"}
+)
+"""GDAL drivers whose files say where else to read from."""
+
+
+class ByteSource(Protocol):
+    """Something with a size whose byte ranges can be had."""
+
+    @property
+    def total(self) -> int:
+        """Size in bytes."""
+
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """Bytes of each range, all fetched together; every range lies within `total`."""
+
+
+class SparseSource:
+    """The part of a file that has arrived, as a `ByteSource`; the rest reads as zeros."""
+
+    def __init__(self, buffer: SparseBytes) -> None:
+        self._file = SparseFile(buffer)
+        self.total = buffer.total
+
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """Bytes of each range."""
+        found = []
+        for start, stop in ranges:
+            self._file.seek(start)
+            found.append(self._file.read(stop - start) or b"")
+        return found
+
+
+class _RangeFile(io.RawIOBase, MultiByteRangeResource):  # type: ignore[misc]  # rasterio has no type information
+    """One file of a `RangeContainer`, opened."""
+
+    def __init__(self, source: ByteSource, failures: list[Exception]) -> None:
+        super().__init__()
+        self._source = source
+        self._failures = failures
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._source.total}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readinto(self, target: Buffer) -> int:
+        view = memoryview(target).cast("B")
+        stop = min(self._position + len(view), self._source.total)
+        if stop <= self._position:
+            return 0
+        (data,) = self._read([(self._position, stop)])
+        view[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def get_byte_ranges(self, offsets: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """Bytes of several ranges at once: what GDAL asks for before it decodes a window."""
+        return self._read([(o, o + n) for o, n in zip(offsets, sizes, strict=True)])
+
+    def _read(self, ranges: list[ByteRange]) -> list[bytes]:
+        try:
+            return self._source.read_ranges(ranges)
+        except Exception as error:
+            # GDAL forgets what kind of error this was, or goes on without the bytes: `open_with_gdal` raises it again.
+            self._failures.append(error)
+            raise
+
+
+class RangeContainer(MultiByteRangeResourceContainer):  # type: ignore[misc]  # rasterio has no type information
+    """A folder of `ByteSource` files for ``rasterio.open(name, opener=…)``.
+
+    GDAL finds exactly the named files: a sidecar that is not among them does not exist for it.
+    """
+
+    def __init__(self, files: Mapping[str, ByteSource]) -> None:
+        self._files = dict(files)
+        self.failures: list[Exception] = []
+        """Errors of the sources, in the order in which GDAL ran into them."""
+
+    def _find(self, path: str) -> ByteSource:
+        try:
+            return self._files[path.rsplit("/", 1)[-1]]
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+    def open(self, path: str, mode: str = "rb", **_: Any) -> _RangeFile:
+        """Open one of the files for reading; GDAL passes the mode, and only ever reads."""
+        del mode
+        return _RangeFile(self._find(path), self.failures)
+
+    def isfile(self, path: str) -> bool:
+        """Whether the container has the file."""
+        return path.rsplit("/", 1)[-1] in self._files
+
+    def isdir(self, path: str) -> bool:
+        """False: there are no folders inside."""
+        del path
+        return False
+
+    def ls(self, path: str) -> list[str]:
+        """Names of all files."""
+        del path
+        return list(self._files)
+
+    def mtime(self, path: str) -> int:
+        """0: what is opened here does not change while it is open."""
+        del path
+        return 0
+
+    def size(self, path: str) -> int:
+        """Size of a file in bytes."""
+        return self._find(path).total
+
+    def rm(self, path: str) -> None:
+        """Refused: the files are read only."""
+        raise PermissionError(path)
+
+
+@contextmanager
+def open_with_gdal(name: str, files: Mapping[str, ByteSource], **options: Any) -> Iterator[Any]:
+    """Yield ``name`` among ``files`` as a rasterio dataset, for use in this thread.
+
+    Formats whose headers name other places to read from (VRT, WMS, …) are not opened: what a remote file says must not
+    decide which of this machine's files, or which hosts, are read.
+
+    Raises:
+        HeaderError: GDAL does not recognise it.
+        RasterioError: GDAL failed at what was done with the dataset.
+        Exception: a file's bytes could not be had: whatever its `ByteSource` raised, even where GDAL went on without.
+    """
+    container = RangeContainer(files)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotGeoreferencedWarning)
+            dataset = rasterio.open(name, opener=container, **options)
+    except RasterioError as error:
+        if container.failures:
+            raise container.failures[0] from None
+        raise HeaderError(f"GDAL does not open it as a raster: {_plain(error, name)}") from None
+    try:
+        with dataset:
+            if dataset.driver in _POINTING_DRIVERS:
+                raise HeaderError(f"{dataset.driver} files name other places to read from: open those themselves")
+            yield dataset
+    except RasterioError:
+        if container.failures:
+            raise container.failures[0] from None
+        raise
+    if container.failures:
+        raise container.failures[0]
+
+
+def _plain(error: Exception, name: str) -> str:
+    """GDAL's words without the path of the virtual folder that `RangeContainer` stands for."""
+    return " ".join(name if "/vsi" in word else word for word in str(error).split())

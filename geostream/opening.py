@@ -1,0 +1,167 @@
+"""Opening a file: the few requests that fetch its header, and GDAL's view of what geostream does not decode itself."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from geostream import transport
+from geostream.errors import GeostreamError, HeaderError, ReadError, TruncatedError, redact
+from geostream.fallback import GdalFile, needs_copy
+from geostream.ifd import SparseBytes, is_tiff, missing_ranges
+from geostream.parse import parse_tiff
+from geostream.remote import RemoteFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from geostream.header import RasterHeader
+    from geostream.ifd import ByteRange
+    from geostream.opener import ByteSource
+    from geostream.plan import Source
+    from geostream.transport import Body
+
+__all__ = ["FIRST_READ", "gdal_file", "open_source"]
+
+T = TypeVar("T")
+
+FIRST_READ = 2**15
+"""Bytes of the first request: they hold all metadata of nine COGs in ten."""
+_MAX_GROWTH = 64
+_UNKNOWN_TOTAL = 2**62
+
+
+class _Meter:
+    """Requests and bytes that opening one file takes."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.requests = 0
+        self.bytes = 0
+        self.etag: str | None = None
+
+    async def get(self, start: int, stop: int) -> Body:
+        body = await transport.get_range(self._source.url, self._source.access, start, stop, etag=self.etag)
+        self.requests += 1
+        self.bytes += len(body.bytes)
+        self.etag = self.etag or body.etag
+        return body
+
+
+async def open_source(source: Source) -> RasterHeader:
+    """Read a file's header: one request where its metadata fits the first read.
+
+    Raises:
+        HeaderError: it is not a raster.
+        ReadError: its bytes could not be had.
+    """
+    meter = _Meter(source)
+    first = await meter.get(0, FIRST_READ)
+    try:
+        header = await _header(source, first, meter)
+    except HeaderError as error:
+        raise _named(error, source) from error.__cause__
+    return replace(header, etag=meter.etag, requests=meter.requests, bytes=meter.bytes)
+
+
+async def _header(source: Source, first: Body, meter: _Meter) -> RasterHeader:
+    if not first.bytes:
+        raise HeaderError("the file is empty")
+    if is_tiff(first.bytes):
+        return await _tiff_header(source, first, meter)
+    file = await _gdal_file(source, first, _total(first))
+    return replace(await _in_thread(file.header), total=first.total)
+
+
+def _named(error: GeostreamError, source: Source) -> GeostreamError:
+    """The error with the file's name in front."""
+    name = redact(source.url)
+    if str(error).startswith(name):
+        return error
+    return type(error)(
+        f"{name}: not readable as a raster: {error}. If it is none, keep it out by a narrower path or filename_glob.",
+        url=source.url,
+    )
+
+
+async def _tiff_header(source: Source, first: Body, meter: _Meter) -> RasterHeader:
+    total = _total(first)
+    buffer = SparseBytes(total)
+    buffer.add(0, first.bytes)
+    for _ in range(_MAX_GROWTH):
+        missing = missing_ranges(buffer)
+        if not missing:
+            break
+        before = len(buffer)
+        for (start, _), body in zip(missing, await asyncio.gather(*(meter.get(*m) for m in missing)), strict=True):
+            buffer.add(start, body.bytes)
+        if len(buffer) == before:
+            raise TruncatedError(f"its metadata at byte {missing[0][0]} lies past the end of the file")
+    else:
+        raise HeaderError(f"its metadata is scattered over more than {_MAX_GROWTH} places")
+    sidecars = await _sidecar_files(source)
+    header = await _in_thread(lambda: parse_tiff(buffer, _name(source.url), sidecars))
+    return replace(header, total=None if total == _UNKNOWN_TOTAL else total)
+
+
+def _total(first: Body) -> int:
+    if first.total is not None:
+        return first.total
+    return len(first.bytes) if len(first.bytes) < FIRST_READ else _UNKNOWN_TOTAL
+
+
+async def gdal_file(source: Source, header: RasterHeader) -> GdalFile:
+    """GDAL's view of a file whose header is known, for reading pixels."""
+    if header.driver == "GTiff":
+        return await _gdal_file(source, None, header.total or _UNKNOWN_TOTAL)
+    first = await transport.get_range(source.url, source.access, 0, FIRST_READ, etag=header.etag)
+    return await _gdal_file(source, first, _total(first))
+
+
+async def _gdal_file(source: Source, first: Body | None, total: int) -> GdalFile:
+    head = b"" if first is None else first.bytes
+    local = source.url if source.url.startswith("/") and source.access.fs is None and first is not None else None
+    etag = None if first is None else first.etag
+    name = _name(source.url)
+    files: dict[str, ByteSource] = {name: _remote(source, source.url, total, head, etag)}
+    if local is None:
+        files |= await _sidecar_files(source)
+    return GdalFile(name, files, local, copied=local is None and needs_copy(head))
+
+
+async def _sidecar_files(source: Source) -> dict[str, ByteSource]:
+    """Files beside the source, by name, each opened by one request."""
+    bodies = await asyncio.gather(*(transport.get_range(url, source.access, 0, FIRST_READ) for url in source.sidecars))
+    return {
+        _name(url): _remote(source, url, _total(body), body.bytes, body.etag)
+        for url, body in zip(source.sidecars, bodies, strict=True)
+    }
+
+
+def _remote(source: Source, url: str, total: int, head: bytes, etag: str | None) -> RemoteFile:
+    loop = asyncio.get_running_loop()
+
+    async def get_all(ranges: Sequence[ByteRange]) -> list[bytes]:
+        bodies = await asyncio.gather(
+            *(transport.get_range(url, source.access, start, stop, etag=etag) for start, stop in ranges)
+        )
+        for (start, stop), body in zip(ranges, bodies, strict=True):
+            if len(body.bytes) < stop - start and total != _UNKNOWN_TOTAL:
+                raise ReadError(f"{redact(url)}: bytes {start}-{stop - 1} lie past the end of the file", url=url)
+        return [body.bytes for body in bodies]
+
+    def fetch(ranges: Sequence[ByteRange]) -> list[bytes]:
+        return asyncio.run_coroutine_threadsafe(get_all(ranges), loop).result()
+
+    return RemoteFile(fetch, total, head)
+
+
+def _name(url: str) -> str:
+    """File name without folders, query string and chained links: what GDAL is shown."""
+    return redact(url.split("::", maxsplit=1)[0]).rstrip("/").rsplit("/", 1)[-1] or "raster"
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    # The loop's own threads end with it: scanning leaves none behind.
+    return await asyncio.get_running_loop().run_in_executor(None, work)

@@ -1,0 +1,297 @@
+"""Requests and headers to a read plan: which level, which tiles, which byte ranges. Pure; nothing is fetched here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from geostream.errors import ConfigError, ReadError, redact
+from geostream.header import MaskKind
+from geostream.warp import Coordinates, grid_scale, source_coordinates, source_window
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from geostream.grid import Grid, Window
+    from geostream.header import RasterHeader, TileTable
+    from geostream.transport import Access
+
+__all__ = ["Fetch", "Job", "MergeCosts", "ReadPlan", "Request", "Source", "TileKey", "plan_job", "plan_reads"]
+
+TileKey = tuple[int, int, int]
+"""(number of the source in the plan, directory, tile index)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One raster file and the way to it."""
+
+    url: str
+    """Normalised URL or absolute path."""
+    access: Access
+    """How it is reached."""
+    sidecars: tuple[str, ...] = ()
+    """URLs of the files beside it that GDAL shall know of (``.msk``, ``.ovr``, ``.aux.xml``)."""
+    header: RasterHeader | None = field(default=None, compare=False, repr=False)
+    """Its header, where that was read before: spares the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What of which file is wanted on which grid."""
+
+    source: Source
+    """The file."""
+    grid: Grid
+    """Output grid."""
+    bands: tuple[int, ...] | None = None
+    """1-based bands in the order wanted; None for all."""
+    resampling: str = "nearest"
+    """Name of the kernel, one of `geostream.warp.RESAMPLINGS`; unused where pixels are pasted."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """A request with its decisions made: what to read of the source, and how it gets onto the output grid."""
+
+    request: Request
+    """What was asked for."""
+    header: RasterHeader
+    """Header of its source."""
+    bands: tuple[int, ...]
+    """1-based bands to return."""
+    level: int
+    """0 for full resolution, n for the n-th overview."""
+    window: Window | None
+    """Pixels of that level to read, within its bounds; None where the output does not meet the raster."""
+    offset: tuple[int, int] | None
+    """(column, row) of the window in the output, where pixels are pasted."""
+    coordinates: Coordinates | None
+    """Where the output's pixels lie in the level, where they are resampled."""
+
+    @property
+    def reads_alpha(self) -> bool:
+        """Whether the alpha band decides on validity, so that it must be read along."""
+        header = self.header
+        if header.mask is MaskKind.NODATA:
+            # rasterio's dataset_mask takes the fourth of four bands for alpha; a subset goes by nodata alone.
+            return header.alpha is not None and sorted(self.bands) == list(range(1, header.count + 1))
+        return header.mask is MaskKind.ALPHA
+
+
+def plan_job(request: Request, header: RasterHeader) -> Job:
+    """Decide level, source window and way of one request.
+
+    Raises:
+        ConfigError: bands the file does not have, or grids that no transformation relates.
+    """
+    bands = _bands(request, header)
+    level = _choose_level(header, request)
+    source = _level_grid(header, level)
+    place = source.paste_window(request.grid)
+    if place is not None:
+        window = place.intersection(source.window)
+        offset = None if window is None else (window.col_off - place.col_off, window.row_off - place.row_off)
+        return Job(request, header, bands, level, window, offset, None)
+    coordinates = source_coordinates(source, request.grid)
+    window = source_window(source, coordinates, request.resampling)
+    return Job(request, header, bands, level, window, None, coordinates)
+
+
+def _bands(request: Request, header: RasterHeader) -> tuple[int, ...]:
+    if request.bands is None:
+        return tuple(range(1, header.count + 1))
+    unknown = [band for band in request.bands if not 1 <= band <= header.count]
+    if unknown or not request.bands:
+        raise ConfigError(
+            f"{redact(request.source.url)}: bands {list(request.bands)} were asked for, but it has bands 1 to "
+            f"{header.count}",
+            url=request.source.url,
+        )
+    return request.bands
+
+
+def _level_grid(header: RasterHeader, level: int) -> Grid:
+    return header.grid if level == 0 else header.grid.scaled(*header.overviews[level - 1])
+
+
+def _choose_level(header: RasterHeader, request: Request) -> int:
+    """The level GDAL reads from: the coarsest whose factor is below ``f * t + 0.1`` (measured on GDAL 3.10).
+
+    ``f`` is the smaller number of source pixels per output pixel of both axes; ``t`` is 1.2 for nearest, else 1.
+    """
+    if not header.overviews:
+        return 0
+    wanted = min(grid_scale(header.grid, request.grid)) * (1.2 if request.resampling == "nearest" else 1.0) + 0.1
+    factors = [header.grid.width / width for width, _ in header.overviews]
+    return max((i for i, factor in enumerate(factors, 1) if factor < wanted), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeCosts:
+    """What decides whether neighbouring tiles are fetched by one request."""
+
+    max_gap: int
+    """Unwanted bytes between two tiles up to which fetching them too is cheaper than another request."""
+    max_size: int
+    """Bytes beyond which a request is not extended, so that its tiles need not wait for its last byte."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetch:
+    """One range to request, and the tiles in it."""
+
+    source: int
+    """Number of the source in the plan."""
+    start: int
+    """First byte."""
+    stop: int
+    """One past the last byte."""
+    tiles: tuple[tuple[TileKey, int, int], ...]
+    """(key, start, stop) of each tile: its place in the file."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadPlan:
+    """Everything a batch of requests takes: each tile once, in as few ranges as pay."""
+
+    sources: tuple[Source, ...]
+    """Files read, each once."""
+    jobs: tuple[Job | Exception, ...]
+    """One per request; an error where the request cannot be served, with no effect on the others."""
+    fetches: tuple[Fetch, ...]
+    """Ranges to request, in file order."""
+    needs: tuple[tuple[TileKey, ...], ...]
+    """Tiles each job needs, sparse ones left out."""
+
+    @property
+    def useful_bytes(self) -> int:
+        """Compressed bytes of the unique tiles."""
+        return sum(stop - start for fetch in self.fetches for _, start, stop in fetch.tiles)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that will be requested."""
+        return sum(fetch.stop - fetch.start for fetch in self.fetches)
+
+
+def plan_reads(
+    requests: Sequence[Request], headers: Mapping[Source, RasterHeader | Exception], *, costs: MergeCosts
+) -> ReadPlan:
+    """Plan a batch.
+
+    Args:
+        requests: what is wanted, duplicates allowed.
+        headers: header of every source, or the error that reading it gave.
+        costs: when neighbouring tiles share a request.
+    """
+    sources = tuple(dict.fromkeys(request.source for request in requests))
+    number = {source: i for i, source in enumerate(sources)}
+    jobs: list[Job | Exception] = []
+    needs: list[tuple[TileKey, ...]] = []
+    wanted: dict[int, dict[int, tuple[TileTable, list[NDArray[np.intp]]]]] = {}
+    for request in requests:
+        source = number[request.source]
+        try:
+            job, parts = _job_and_tiles(request, headers[request.source])
+        except Exception as error:  # noqa: BLE001 - an error is the outcome of its own request only
+            jobs.append(error)
+            needs.append(())
+            continue
+        for table, indexes in parts:
+            wanted.setdefault(source, {}).setdefault(table.ifd, (table, []))[1].append(indexes)
+        jobs.append(job)
+        needs.append(tuple((source, table.ifd, int(i)) for table, indexes in parts for i in indexes))
+    fetches = [fetch for source, tables in wanted.items() for fetch in _merge(source, tables, costs)]
+    return ReadPlan(sources, tuple(jobs), tuple(fetches), tuple(needs))
+
+
+def _job_and_tiles(
+    request: Request, header: RasterHeader | Exception
+) -> tuple[Job, list[tuple[TileTable, NDArray[np.intp]]]]:
+    if isinstance(header, Exception):
+        raise header
+    job = plan_job(request, header)
+    parts = [(table, stored_tiles(table, job.window, planes)) for table, planes in tables_of(job)] if job.window else []
+    for table, indexes in parts:
+        _check_within_file(table, indexes, header, request.source)
+    return job, parts
+
+
+def tables_of(job: Job) -> list[tuple[TileTable, tuple[int, ...]]]:
+    """Images that a job reads tiles of, and which of their planes."""
+    if not job.header.levels:
+        return []
+    level = job.header.levels[job.level]
+    bands = (*job.bands, job.header.alpha) if job.reads_alpha and job.header.alpha else job.bands
+    planes = tuple(sorted({band - 1 for band in bands})) if level.image.planes > 1 else (0,)
+    tables = [(level.image, planes)]
+    if level.mask is not None and job.header.mask is MaskKind.INTERNAL:
+        tables.append((level.mask, (0,)))
+    return tables
+
+
+def tile_span(table: TileTable, window: Window) -> tuple[slice, slice]:
+    """Tile (rows, columns) that ``window`` touches."""
+    rows, columns, _ = table.codec.shape
+    return (
+        slice(window.row_off // rows, -(-window.row_stop // rows)),
+        slice(window.col_off // columns, -(-window.col_stop // columns)),
+    )
+
+
+def stored_tiles(table: TileTable, window: Window, planes: tuple[int, ...]) -> NDArray[np.intp]:
+    """Indexes of the tiles under ``window`` in those planes that have bytes in the file."""
+    rows, columns = tile_span(table, window)
+    plane, row, column = np.meshgrid(
+        np.asarray(planes), np.arange(rows.start, rows.stop), np.arange(columns.start, columns.stop), indexing="ij"
+    )
+    indexes: NDArray[np.intp] = ((plane * table.down + row) * table.across + column).ravel()
+    stored: NDArray[np.intp] = indexes[table.counts[indexes] > 0]
+    return stored
+
+
+def _check_within_file(table: TileTable, indexes: NDArray[np.intp], header: RasterHeader, source: Source) -> None:
+    if header.total is None:
+        return
+    offsets, counts = table.offsets[indexes], table.counts[indexes]
+    total = np.uint64(header.total)
+    beyond = (offsets >= total) | (counts > total - np.minimum(offsets, total))
+    if beyond.any():
+        tile = int(indexes[beyond][0])
+        start, size = int(table.offsets[tile]), int(table.counts[tile])
+        raise ReadError(
+            f"{redact(source.url)}: tile {tile} of image {table.ifd} lies at bytes {start}-{start + size - 1}, past "
+            f"the end of the file ({header.total} bytes). The file is cut short: upload it again.",
+            url=source.url,
+        )
+
+
+def _merge(source: int, tables: dict[int, tuple[TileTable, list[NDArray[np.intp]]]], costs: MergeCosts) -> list[Fetch]:
+    """Ranges that cover every wanted tile of one file, each tile in exactly one of them."""
+    columns = []
+    for ifd, (table, parts) in tables.items():
+        index = np.unique(np.concatenate(parts))
+        start = table.offsets[index].astype(np.int64)
+        stop = start + table.counts[index].astype(np.int64)
+        columns.append(np.stack([start, stop, np.full(len(index), ifd), index]))
+    rows = np.concatenate(columns, axis=1)
+    rows = rows[:, np.lexsort((rows[1], rows[0]))]
+    fetches: list[Fetch] = []
+    group: list[tuple[TileKey, int, int]] = []
+    begin = end = 0
+    for first, last, tile_ifd, tile in rows.T.tolist():
+        if group and (first - end > costs.max_gap or max(end, last) - begin > costs.max_size):
+            fetches.append(Fetch(source, begin, end, tuple(group)))
+            group = []
+        if not group:
+            begin, end = first, last
+        group.append(((source, tile_ifd, tile), first, last))
+        end = max(end, last)
+    if group:
+        fetches.append(Fetch(source, begin, end, tuple(group)))
+    return fetches

@@ -1,0 +1,311 @@
+"""``gs.read`` and ``gs.info``: one raster, without datasets."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rasterio.warp
+from affine import Affine
+
+from geostream import transport
+from geostream.errors import ConfigError, GeostreamError, NotFoundError, redact
+from geostream.grid import Grid, Window, parse_crs, same_crs
+from geostream.opening import open_source
+from geostream.plan import Request, Source
+from geostream.reader import Patch, read_many
+from geostream.transport import Access, normalize_url
+from geostream.warp import RESAMPLINGS
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    from fsspec import AbstractFileSystem
+    from pyproj import CRS
+
+    from geostream.grid import Bounds
+    from geostream.header import RasterHeader
+
+__all__ = ["info", "read"]
+
+SIDECAR_SUFFIXES = (".msk", ".ovr", ".aux.xml")
+"""What GDAL's sidecar files add to the raster's name."""
+
+
+def read(
+    url: str | os.PathLike[str],
+    *,
+    window: Sequence[float] | None = None,
+    bounds: Sequence[float] | None = None,
+    bounds_crs: Any = None,
+    crs: Any = None,
+    res: float | tuple[float, float] | None = None,
+    shape: tuple[int, int] | None = None,
+    bands: Sequence[int] | int | None = None,
+    resampling: str = "nearest",
+    storage_options: Mapping[str, Any] | None = None,
+    fs: AbstractFileSystem | None = None,
+    sidecars: bool = False,
+) -> Patch:
+    """Read a window of a raster, from wherever it lies, onto the grid asked for.
+
+    Where the grid's pixels are the file's (or an overview's) they are pasted; otherwise they are resampled once.
+
+    Args:
+        url: local path, any fsspec URL, or a GDAL ``/vsi…/`` path.
+        window: ``(col_off, row_off, width, height)`` in pixels of the file; it may leave the raster.
+        bounds: ``(xmin, ymin, xmax, ymax)``, instead of ``window``; x is longitude or easting.
+        bounds_crs: CRS of ``bounds``; default ``crs``.
+        crs: CRS of the output; default the file's.
+        res: pixel size of the output in units of its CRS, one number or (x, y); default the file's.
+        shape: ``(height, width)`` of the output, instead of ``res``.
+        bands: 1-based bands, in the order wanted; default all.
+        resampling: ``"nearest"``, ``"bilinear"``, ``"cubic"`` or ``"average"``.
+        storage_options: options of the fsspec filesystem, as in pandas.
+        fs: an fsspec filesystem to use instead.
+        sidecars: whether to look for mask, overview and metadata files beside a remote file (one request each); those
+            beside a local file are always found.
+
+    Returns:
+        Pixels (C, H, W) in the file's dtype, their validity (H, W), transform and CRS.
+
+    Raises:
+        HeaderError: not a raster.
+        ReadError: its bytes could not be had; `NotFoundError` where there is no such file.
+        DecodeError: a tile is damaged.
+        ConfigError: arguments that contradict each other, unknown bands or resampling.
+    """
+    if resampling not in RESAMPLINGS:
+        raise ConfigError(f"resampling={resampling!r} is unknown: choose one of {', '.join(RESAMPLINGS)}")
+    if window is not None and bounds is not None:
+        raise ConfigError("window= and bounds= contradict each other: pass one")
+    if res is not None and shape is not None:
+        raise ConfigError("res= and shape= contradict each other: pass one")
+    source, header = _open(url, storage_options, fs, sidecars=sidecars)
+    grid = _output_grid(
+        header.grid, window, bounds, parse_crs(bounds_crs), parse_crs(crs), _res(res), shape, source.url
+    )
+    wanted = (bands,) if isinstance(bands, int) else bands
+    request = Request(replace(source, header=header), grid, None if wanted is None else tuple(wanted), resampling)
+    (outcome,) = read_many([request])
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def info(
+    url: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    fs: AbstractFileSystem | None = None,
+    sidecars: bool = False,
+) -> dict[str, Any]:
+    """Say what a raster is, how it will be read, and what finding out cost.
+
+    Args:
+        url: as `read`.
+        storage_options: as `read`.
+        fs: as `read`.
+        sidecars: as `read`.
+
+    Returns:
+        ``driver``, ``reader`` (``"geostream"`` or ``"rasterio"``) and ``reason`` (why the latter), ``size`` (width,
+        height), ``bands``, ``dtype``, ``crs`` (pyproj), ``transform`` (affine), ``bounds``, ``res``, ``block_size``
+        (width, height), ``compression``, ``predictor``, ``interleave``, ``overviews`` (factors), ``nodata`` (one per
+        band), ``masks`` (what decides validity), ``descriptions``, ``colorinterp``, ``colormap``, ``scales``,
+        ``offsets``, ``units``, ``tags``, ``gcps``, ``sidecars``, ``file_bytes``, ``etag``, and ``requests`` and
+        ``bytes`` that it took.
+
+    Raises:
+        HeaderError: not a raster.
+        ReadError: its bytes could not be had; `NotFoundError` where there is no such file.
+    """
+    source, header = _open(url, storage_options, fs, sidecars=sidecars)
+    rows, columns = header.block_shape
+    return {
+        "url": redact(source.url),
+        "driver": header.driver,
+        "reader": header.reader,
+        "reason": header.reason,
+        "size": (header.grid.width, header.grid.height),
+        "bands": header.count,
+        "dtype": header.dtype.name,
+        "crs": header.grid.crs,
+        "transform": header.grid.transform,
+        "bounds": header.grid.bounds,
+        "res": header.grid.res,
+        "block_size": (columns, rows),
+        "compression": header.compression,
+        "predictor": header.predictor,
+        "interleave": header.interleave,
+        "overviews": [round(header.grid.width / width) for width, _ in header.overviews],
+        "nodata": header.nodata,
+        "masks": header.mask.value,
+        "descriptions": header.descriptions,
+        "colorinterp": header.colorinterp,
+        "colormap": header.colormap,
+        "scales": header.scales,
+        "offsets": header.offsets,
+        "units": header.units,
+        "tags": dict(header.tags),
+        "gcps": header.gcps,
+        "sidecars": [redact(side) for side in source.sidecars],
+        "file_bytes": header.total,
+        "etag": header.etag,
+        "requests": header.requests,
+        "bytes": header.bytes,
+    }
+
+
+def _open(
+    url: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None,
+    fs: AbstractFileSystem | None,
+    *,
+    sidecars: bool,
+) -> tuple[Source, RasterHeader]:
+    access = Access(storage_options, fs)
+    location = normalize_url(url, access)
+    beside = [location + suffix for suffix in SIDECAR_SUFFIXES]
+    if fs is None and location.startswith("/"):
+        return transport.run(_open_source(Source(location, access, tuple(s for s in beside if Path(s).is_file()))))
+    if sidecars:
+        return transport.run(_probe_and_open(Source(location, access), beside))
+    return transport.run(_open_source(Source(location, access)))
+
+
+async def _open_source(source: Source) -> tuple[Source, RasterHeader]:
+    return source, await open_source(source)
+
+
+async def _probe_and_open(source: Source, beside: list[str]) -> tuple[Source, RasterHeader]:
+    exists = await asyncio.gather(*(_exists(url, source.access) for url in beside))
+    found = tuple(url for url, there in zip(beside, exists, strict=True) if there)
+    return await _open_source(replace(source, sidecars=found))
+
+
+async def _exists(url: str, access: Access) -> bool:
+    try:
+        await transport.get_range(url, access, 0, 1)
+    except NotFoundError:
+        return False
+    except GeostreamError as error:
+        if error.status == 403:  # noqa: PLR2004 - S3 denies what is absent to those who may not list the bucket
+            return False
+        raise
+    return True
+
+
+def _res(value: float | tuple[float, float] | None) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    pair = (float(value), float(value)) if isinstance(value, int | float) else (float(value[0]), float(value[1]))
+    if not all(0 < size < float("inf") for size in pair):
+        raise ConfigError(f"res={value!r} is not a pixel size: pass a positive number, or two")
+    return pair
+
+
+def _shape(value: tuple[int, int] | None) -> tuple[int, int] | None:
+    if value is not None and not (len(value) == 2 and all(isinstance(n, int) and n > 0 for n in value)):  # noqa: PLR2004
+        raise ConfigError(f"shape={value!r} is not (height, width) in pixels")
+    return value
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Which grid the arguments of `read` mean."""
+
+    window: Sequence[float] | None
+    bounds: Sequence[float] | None
+    bounds_crs: CRS | None
+    crs: CRS | None
+    res: tuple[float, float] | None
+    shape: tuple[int, int] | None
+
+    def grid(self, source: Grid, url: str) -> Grid:
+        """The output grid, for a file whose grid is ``source``."""
+        if (self.crs is not None or self.bounds_crs is not None) and source.crs is None:
+            raise ConfigError(
+                f"{redact(url)} has no CRS, so it cannot be read in one: leave crs and bounds_crs out, and pass pixel "
+                "coordinates",
+                url=url,
+            )
+        target = self.crs or source.crs
+        if self.bounds is not None:
+            return self._over(_box(self.bounds), self.bounds_crs or target, target, source)
+        part = source if self.window is None else source.part(_window(self.window))
+        if same_crs(target, source.crs):
+            return _resized(part, self.res, self.shape)
+        return self._over(part.bounds, source.crs, target, source)
+
+    def _over(self, box: Bounds, box_crs: CRS | None, target: CRS | None, source: Grid) -> Grid:
+        """The grid that covers ``box``."""
+        xmin, ymin, xmax, ymax = box if same_crs(box_crs, target) else _transform_bounds(box, box_crs, target)
+        if self.shape is not None:
+            height, width = self.shape
+            return Grid(width, height, Affine((xmax - xmin) / width, 0, xmin, 0, (ymin - ymax) / height, ymax), target)
+        same = same_crs(target, source.crs)
+        res = self.res or (source.res if same else _suggested_res(source, target))
+        grid = Grid.from_bounds((xmin, ymin, xmax, ymax), res, target)
+        if same and source.transform.e > 0 and source.transform.b == 0:
+            # A raster stored south up is read as it lies.
+            return Grid(grid.width, grid.height, Affine(res[0], 0, xmin, 0, res[1], ymin), target)
+        return grid
+
+
+def _window(window: Sequence[float]) -> Window:
+    try:
+        parts = [int(part) for part in window]
+        valid = len(parts) == 4 and all(part == float(given) for part, given in zip(parts, window, strict=True))  # noqa: PLR2004
+    except (TypeError, ValueError):
+        valid = False
+    if not valid or parts[2] <= 0 or parts[3] <= 0:
+        raise ConfigError(f"window={window!r} is not (col_off, row_off, width, height) in whole pixels")
+    return Window(*parts)
+
+
+def _box(bounds: Sequence[float]) -> Bounds:
+    try:
+        xmin, ymin, xmax, ymax = (float(part) for part in bounds)
+    except (TypeError, ValueError):
+        raise ConfigError(f"bounds={bounds!r} is not (xmin, ymin, xmax, ymax)") from None
+    if not (xmin < xmax and ymin < ymax and xmax - xmin < float("inf") and ymax - ymin < float("inf")):
+        raise ConfigError(f"bounds={bounds!r} enclose nothing: pass (xmin, ymin, xmax, ymax)")
+    return xmin, ymin, xmax, ymax
+
+
+def _resized(part: Grid, res: tuple[float, float] | None, shape: tuple[int, int] | None) -> Grid:
+    """The extent of ``part``, rotation kept, in another number of pixels."""
+    if shape is not None:
+        return part.scaled(shape[1], shape[0])
+    if res is None:
+        return part
+    sizes = part.res
+    steps = (res[0] / sizes[0], res[1] / sizes[1])
+    width, height = (max(1, int(n / step + 0.5)) for n, step in zip((part.width, part.height), steps, strict=True))
+    return Grid(width, height, part.transform @ Affine.scale(*steps), part.crs)
+
+
+def _transform_bounds(box: Bounds, source: CRS | None, target: CRS | None) -> Bounds:
+    assert source is not None
+    assert target is not None
+    try:
+        xmin, ymin, xmax, ymax = rasterio.warp.transform_bounds(source.to_wkt(), target.to_wkt(), *box, densify_pts=21)
+    except rasterio.errors.RasterioError as error:
+        raise ConfigError(f"bounds {box} of {source.name!r} have no place in {target.name!r}: {error}") from None
+    if not (xmin < xmax and ymin < ymax and xmax - xmin < float("inf") and ymax - ymin < float("inf")):
+        raise ConfigError(f"bounds {box} of {source.name!r} have no place in {target.name!r}")
+    return xmin, ymin, xmax, ymax
+
+
+def _suggested_res(source: Grid, target: CRS | None) -> tuple[float, float]:
+    """Pixel size in another CRS that keeps the source's detail, as GDAL suggests it."""
+    assert source.crs is not None
+    assert target is not None
+    transform, _, _ = rasterio.warp.calculate_default_transform(
+        source.crs.to_wkt(), target.to_wkt(), source.width, source.height, *source.bounds
+    )
+    return abs(transform.a), abs(transform.e)
