@@ -85,11 +85,14 @@ def read(
     if res is not None and shape is not None:
         raise ConfigError("res= and shape= contradict each other: pass one")
     source, header = _open(url, storage_options, fs, sidecars=sidecars)
-    grid = _output_grid(
-        header.grid, window, bounds, parse_crs(bounds_crs), parse_crs(crs), _res(res), shape, source.url
-    )
+    place = _Place(window, bounds, parse_crs(bounds_crs), parse_crs(crs), _res(res), _shape(shape))
     wanted = (bands,) if isinstance(bands, int) else bands
-    request = Request(replace(source, header=header), grid, None if wanted is None else tuple(wanted), resampling)
+    request = Request(
+        replace(source, header=header),
+        place.grid(header.grid, source.url),
+        None if wanted is None else tuple(wanted),
+        resampling,
+    )
     (outcome,) = read_many([request])
     if isinstance(outcome, Exception):
         raise outcome
