@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import rasterio
 from rasterio._vsiopener import MultiByteRangeResource
@@ -13,12 +13,9 @@ from rasterio.abc import MultiByteRangeResourceContainer
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 
 from geostream.errors import HeaderError
-from geostream.ifd import SparseFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from typing_extensions import Buffer
 
     from geostream.ifd import ByteRange, SparseBytes
 
@@ -59,32 +56,33 @@ class SparseSource:
     """The part of a file that has arrived, as a `ByteSource`; the rest reads as zeros."""
 
     def __init__(self, buffer: SparseBytes) -> None:
-        self._file = SparseFile(buffer)
+        self._buffer = buffer
         self.total = buffer.total
 
     def read_ranges(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         """Bytes of each range."""
-        found = []
-        for start, stop in ranges:
-            self._file.seek(start)
-            found.append(self._file.read(stop - start) or b"")
-        return found
+        found = [self._buffer.get(start, stop) for start, stop in ranges]
+        return [
+            bytes(stop - start) if data is None else data for (start, stop), data in zip(ranges, found, strict=True)
+        ]
 
 
-class _RangeFile(io.RawIOBase, MultiByteRangeResource):  # type: ignore[misc]  # rasterio has no type information
+class _RangeFile(MultiByteRangeResource):  # type: ignore[misc]  # rasterio has no type information
     """One file of a `RangeContainer`, opened."""
 
     def __init__(self, source: ByteSource, failures: list[Exception]) -> None:
-        super().__init__()
         self._source = source
         self._failures = failures
         self._position = 0
 
-    def readable(self) -> bool:
-        return True
+    def __enter__(self) -> Self:
+        return self
 
-    def seekable(self) -> bool:
-        return True
+    def __exit__(self, *_: object) -> None:
+        """Nothing to close."""
+
+    def close(self) -> None:
+        """Nothing to close."""
 
     def tell(self) -> int:
         return self._position
@@ -94,15 +92,15 @@ class _RangeFile(io.RawIOBase, MultiByteRangeResource):  # type: ignore[misc]  #
         self._position = max(0, base + offset)
         return self._position
 
-    def readinto(self, target: Buffer) -> int:
-        view = memoryview(target).cast("B")
-        stop = min(self._position + len(view), self._source.total)
-        if stop <= self._position:
-            return 0
-        (data,) = self._read([(self._position, stop)])
-        view[: len(data)] = data
-        self._position += len(data)
-        return len(data)
+    def read(self, size: int = -1) -> bytes:
+        """Bytes from the position on. GDAL reads headers a few bytes at a time, hundreds of times: keep it short."""
+        start, total = self._position, self._source.total
+        stop = total if size < 0 else min(start + size, total)
+        if stop <= start:
+            return b""
+        (data,) = self._read([(start, stop)])
+        self._position = start + len(data)
+        return data
 
     def get_byte_ranges(self, offsets: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
         """Bytes of several ranges at once: what GDAL asks for before it decodes a window."""
