@@ -8,18 +8,23 @@ import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, interpolate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["Segmenter"]
 
+_STRIDE = 4
+"""Pixels of a chip to one score, along each axis."""
+
 Array = np.ndarray[Any, Any]
 
 
 class Segmenter(LightningModule):
     """A few convolutions at a quarter of the resolution, and what it saw and learnt, for the pictures.
+
+    It is trained on every fourth pixel, which a processor does in a fraction of a second.
 
     Args:
         bands: channels of the images.
@@ -29,12 +34,10 @@ class Segmenter(LightningModule):
     def __init__(self, bands: int, classes: int) -> None:
         super().__init__()
         self.net = nn.Sequential(
-            _block(bands, 24, stride=2),
-            _block(24, 40, stride=2),
-            _block(40, 40),
-            _block(40, 40),
-            nn.Conv2d(40, classes, 1),
-            nn.Upsample(scale_factor=4, mode="bilinear"),
+            _block(bands, 16, stride=2),
+            _block(16, 32, stride=2),
+            _block(32, 32),
+            nn.Conv2d(32, classes, 3, padding=1),
         )
         self.losses: list[float] = []
         self.accuracies: list[float] = []
@@ -46,13 +49,13 @@ class Segmenter(LightningModule):
     def training_step(self, batch: dict[str, Any], index: int) -> Tensor:
         """Cross entropy of one batch: image float32 (B, C, H, W), mask int64 (B, H, W)."""
         image, mask = batch["image"], batch["mask"].squeeze(1) if batch["mask"].ndim == 4 else batch["mask"]  # noqa: PLR2004
-        scores = self.net(image)
-        loss = cross_entropy(scores, mask)
+        scores, sparse = self.net(image), mask[:, ::_STRIDE, ::_STRIDE]
+        loss = cross_entropy(scores, sparse)
         if index == 0:
             self.batch = {"image": image.detach().clone(), "mask": mask.clone()}
         self.chips.extend(batch["bounds"])
         self.losses.append(float(loss.detach()))
-        self.accuracies.append(float((scores.argmax(1) == mask).float().mean()))
+        self.accuracies.append(float((scores.argmax(1) == sparse).float().mean()))
         self.log("loss", loss.detach(), prog_bar=True)
         self.log("accuracy", self.accuracies[-1], prog_bar=True)
         return loss
@@ -68,9 +71,9 @@ class Segmenter(LightningModule):
         """
         image, mask = self.batch["image"], self.batch["mask"]
         with torch.no_grad():
-            guess = self.eval().net(image).argmax(1)
+            scores = interpolate(self.eval().net(image), size=mask.shape[1:], mode="bilinear")
         colours = image * torch.tensor(std)[:, None, None] + torch.tensor(mean)[:, None, None]
-        return (colours[:, :3] / 255).clamp(0, 1).permute(0, 2, 3, 1).numpy(), mask.numpy(), guess.numpy()
+        return (colours[:, :3] / 255).clamp(0, 1).permute(0, 2, 3, 1).numpy(), mask.numpy(), scores.argmax(1).numpy()
 
     def boxes(self) -> Array:
         """Where the chips trained on lie: (N, 4), each xmin, xmax, ymin, ymax."""

@@ -54,16 +54,17 @@ def draw_batch(
         masks: classes (B, H, W).
         guesses: classes (B, H, W).
     """
-    figure = _figure(14.4, 11.9)
+    figure = _figure(14.4, 11.3)
     axes = figure.subplots(3 * _DOWN, _ACROSS, gridspec_kw={"wspace": 0.03, "hspace": 0.03})
     for axis in axes.flat:
         axis.axis("off")
     for number in range(min(len(images), _ACROSS * _DOWN)):
         row, column = divmod(number, _ACROSS)
         photo, truth, guess = axes[3 * row : 3 * row + 3, column]
-        photo.imshow(images[number])
+        image = _brighter(images[number])
+        photo.imshow(image)
         for axis, classes in ((truth, masks[number]), (guess, guesses[number])):
-            axis.imshow(images[number])
+            axis.imshow(image)
             axis.imshow(
                 classes,
                 cmap=ListedColormap(_COLOURS),
@@ -96,10 +97,12 @@ def draw_footprints(path: Path, views: Sequence[View], chips: np.ndarray[Any, An
     figure = _figure(14.4, 8.2)
     axis = figure.subplots()
     for view in views:
-        axis.imshow(view.colours, extent=view.extent, interpolation="bilinear", zorder=1)
+        axis.imshow(_brighter(view.colours / np.float32(255)), extent=view.extent, interpolation="bilinear", zorder=1)
         axis.add_patch(Polygon(list(view.outline), closed=True, fill=False, edgecolor=_INK, linewidth=1.6, zorder=2))
-        top = max(view.outline, key=lambda corner: corner[1] - 1e-3 * corner[0])
-        axis.annotate(view.name, top, (0, 7), textcoords="offset points", color=_INK, size=12, weight="bold", zorder=5)
+        corner = max(view.outline, key=lambda corner: corner[1] - corner[0])
+        axis.annotate(
+            view.name, corner, (0, 7), textcoords="offset points", color=_INK, size=12, weight="bold", zorder=5
+        )
     for xmin, xmax, ymin, ymax in chips:
         box = {"xy": (xmin, ymin), "width": xmax - xmin, "height": ymax - ymin}
         axis.add_patch(Rectangle(**box, facecolor=(1, 1, 1, 0.07), edgecolor=_CHIP, linewidth=0.8, zorder=3))
@@ -124,6 +127,13 @@ def draw_footprints(path: Path, views: Sequence[View], chips: np.ndarray[Any, An
     )
     figure.tight_layout()
     figure.savefig(path)
+
+
+def _brighter(colours: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """``colours`` (H, W, 3 or 4) from 0 to 1 as a screen should show them: aerial photographs are dark."""
+    bright = colours.copy()
+    bright[..., :3] **= 0.7
+    return bright
 
 
 def _figure(width: float, height: float) -> Figure:

@@ -37,7 +37,7 @@ class Scene:
         return f"{self.crs.removeprefix('EPSG:')}_20240705"
 
 
-SCENES = (Scene("EPSG:32632", 722_500.0, 5_110_000.0, 3), Scene("EPSG:32633", 266_500.0, 5_108_500.0, 7))
+SCENES = (Scene("EPSG:32632", 722_500.0, 5_110_000.0, 3), Scene("EPSG:32633", 265_500.0, 5_108_500.0, 7))
 """Either side of 12° east, with a gap between them. Pixels are 2 m."""
 
 RESOLUTION = 2.0
