@@ -142,7 +142,7 @@ def _http_client(kind: type[AbstractFileSystem], options: dict[str, Any]) -> Rou
 def _client_of_user(fs: AbstractFileSystem) -> Route:
     if isinstance(fs, LocalFileSystem):
         return Route(LocalAdapter(), "", _asynchronous(fs), None)
-    if not fs.async_impl:
+    if not _is_asynchronous(fs):
         return _wrapped(fs)
     loop = _loop_of(fs)
     if loop is None:
@@ -157,8 +157,17 @@ def _client_of_user(fs: AbstractFileSystem) -> Route:
     return Route(ForeignLoopAdapter(adapter, loop), "", fs, loop)
 
 
+def _is_asynchronous(fs: AbstractFileSystem) -> bool:
+    """Tell whether a filesystem's coroutines work: those of one that wraps another are the other's."""
+    inner = getattr(fs, "fs", None)
+    return bool(fs.async_impl) and (not isinstance(inner, fsspec.AbstractFileSystem) or _is_asynchronous(inner))
+
+
 def _loop_of(fs: AbstractFileSystem) -> asyncio.AbstractEventLoop | None:
     """Return the running loop of an asynchronous filesystem, or None where it has none in this process."""
+    inner = getattr(fs, "fs", None)
+    if isinstance(inner, fsspec.AbstractFileSystem):
+        return _loop_of(inner)
     try:
         loop: asyncio.AbstractEventLoop | None = fs.loop
     except RuntimeError:  # fsspec's refusal after a fork

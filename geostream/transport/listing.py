@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["FileEntry", "list_files"]
 
 _HTTP = frozenset({"http", "https"})
+_MAGIC = re.compile(r"[*?[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +138,30 @@ async def _listed(route: Route, url: str, meter: Meter) -> dict[str, dict[str, A
     set_meter(meter)
     fs, path = route.fs, route.path
     if _is_glob(url):
-        found: dict[str, dict[str, Any]] = await fs._glob(path, detail=True)  # noqa: SLF001 - fsspec's async API
-        return found
-    found = await fs._find(path, detail=True)  # noqa: SLF001 - fsspec's async API
+        return await _matches(fs, path, protocol_of(url))
+    found: dict[str, dict[str, Any]] = await fs._find(path, detail=True)  # noqa: SLF001 - fsspec's async API
     if set(found) == {path} and not found[path].get("size"):
         found = {path: await fs._info(path)}  # noqa: SLF001 - fsspec's async API
     return found
+
+
+async def _matches(fs: Any, path: str, protocol: str) -> dict[str, dict[str, Any]]:
+    """Return a glob's matches. Where one folder is all it can match in, that folder is listed once."""
+    folder, _, pattern = path.rpartition("/")
+    found: dict[str, dict[str, Any]]
+    if protocol in _HTTP or has_magic(folder) or "**" in pattern or not folder:
+        found = await fs._glob(path, detail=True)  # noqa: SLF001 - fsspec's async API
+        return found
+    words: dict[str, Any] = {"maxdepth": 1, "detail": True}
+    stem = _MAGIC.split(pattern, maxsplit=1)[0]
+    if stem and hasattr(fs, "_call_s3"):
+        words["prefix"] = stem  # the store filters
+    try:
+        found = await fs._find(folder, **words)  # noqa: SLF001 - fsspec's async API
+    except ValueError:  # s3fs before 2026 takes no prefix with a depth
+        found = await fs._find(folder, maxdepth=1, detail=True)  # noqa: SLF001 - fsspec's async API
+    matches = re.compile(glob_translate(path)).match
+    return {name: facts for name, facts in found.items() if matches(name)}
 
 
 def _is_glob(url: str) -> bool:

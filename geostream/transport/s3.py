@@ -46,7 +46,12 @@ _MISSING_CODES = frozenset({"NoSuchKey", "NoSuchBucket", "NoSuchVersion"})
 
 def s3_options(options: dict[str, Any], connections: int) -> dict[str, Any]:
     """Return s3fs options with botocore's own retries off and as many connections as geostream uses."""
-    config = {"max_pool_connections": connections, **dict(options.get("config_kwargs") or {})}
+    config = {
+        "max_pool_connections": connections,
+        "parameter_validation": False,  # a tenth of a request's work, on what geostream itself wrote
+        "response_checksum_validation": "when_required",  # a range has none
+        **dict(options.get("config_kwargs") or {}),
+    }
     config["retries"] = {"total_max_attempts": 1, "mode": "standard"}
     return {**options, "config_kwargs": config, "use_listings_cache": False}
 

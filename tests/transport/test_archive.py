@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -76,11 +76,11 @@ def test_unpacked_members_are_bounded(archive, monkeypatch, quick):
     with zipfile.ZipFile(archive.with_name("two.zip"), "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("a", b"a" * 1000)
         file.writestr("b", b"b" * 1000)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for name in "abab":
         url = f"zip://{name}::{archive.with_name('two.zip')}"
         assert run(get_range(url, access, 0, 3)).bytes == name.encode() * 3
-    assert len(os.listdir("/proc/self/fd")) <= before + 1
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
 
 
 def test_an_empty_member_is_told_as_such(archive):

@@ -29,7 +29,9 @@ def test_a_range_costs_one_request_and_its_bytes(remote, server, data, same_coun
     assert server.counters.requests == server.counters.get == 1
 
 
-@pytest.mark.parametrize(("start", "stop"), [(0, 1), (299_999, 300_000), (299_000, 400_000), (0, 300_000), (0, 999_999)])
+@pytest.mark.parametrize(
+    ("start", "stop"), [(0, 1), (299_999, 300_000), (299_000, 400_000), (0, 300_000), (0, 999_999)]
+)
 def test_ranges_are_clipped_at_the_end(remote, data, start, stop, same_counts):
     assert read(remote, start, stop).bytes == data[start:stop]
 
@@ -214,7 +216,10 @@ def test_errors_travel_between_processes(remote, server):
 def test_nothing_in_an_error_holds_a_secret(server, fault, quick):
     if fault is not None:
         server.faults.add(fault)
-    url = server.url_for(KEY if fault else "absent").replace("http://", "http://user:hunter2@") + "?X-Amz-Signature=hunter2"
+    url = (
+        server.url_for(KEY if fault else "absent").replace("http://", "http://user:hunter2@")
+        + "?X-Amz-Signature=hunter2"
+    )
     access = Access({"headers": {"Authorization2": "hunter2"}}, retry=quick)
     with pytest.raises(ReadError) as caught:
         run(get_range(url, access, 0, 10))

@@ -1,0 +1,87 @@
+"""URLs as geostream writes them, and ways of access that can be compared, hashed, copied and shown."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+
+import aiohttp
+import fsspec
+import pytest
+
+from geostream.errors import ConfigError
+from geostream.transport import Access, RetryPolicy, normalize_url
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("/vsis3/bucket/a/b.tif", "s3://bucket/a/b.tif"),
+        ("/vsigs/bucket/b.tif", "gs://bucket/b.tif"),
+        ("/vsiaz/container/b.tif", "az://container/b.tif"),
+        ("/vsicurl/https://host/b.tif?x=1", "https://host/b.tif?x=1"),
+        ("/vsizip//vsis3/bucket/x.zip/a/b.tif", "zip://a/b.tif::s3://bucket/x.zip"),
+        ("/vsizip/vsicurl/https://host/x.zip/b.tif", "zip://b.tif::https://host/x.zip"),
+        ("/vsizip/{/data/odd}/b.tif", "zip://b.tif::/data/odd"),
+        ("/vsizip//data/x.zip/b.tif", "zip://b.tif::/data/x.zip"),
+        ("s3://bucket/a b.tif", "s3://bucket/a b.tif"),
+        ("memory://a.tif", "memory://a.tif"),
+        ("file:///data/a.tif", "/data/a.tif"),
+        ("file://localhost/data/a.tif", "/data/a.tif"),
+        ("/data/../data/a.tif", "/data/a.tif"),
+        (Path("/data/a.tif"), "/data/a.tif"),
+        ("a.tif", str(Path.cwd() / "a.tif")),
+        ("~/a.tif", str(Path.home() / "a.tif")),
+        ("zip://a.tif::x.zip", f"zip://a.tif::{Path.cwd() / 'x.zip'}"),
+        ("zip://a.tif::file:///x.zip", "zip://a.tif::/x.zip"),
+        ("simplecache::s3://bucket/a.tif", "simplecache::s3://bucket/a.tif"),
+    ],
+)
+def test_urls(given, expected):
+    assert normalize_url(given) == expected
+    assert normalize_url(normalize_url(given)) == expected
+
+
+def test_paths_of_the_users_own_filesystem_are_left_alone():
+    assert normalize_url("bucket/a.tif", Access(fs=fsspec.filesystem("memory"))) == "bucket/a.tif"
+
+
+@pytest.mark.parametrize("given", ["/vsimem/a.tif", "/vsitar/a.tar/b.tif", "/vsizip/a.7z", b"/a.tif"])
+def test_what_is_no_url(given):
+    with pytest.raises(ConfigError):
+        normalize_url(given)
+
+
+def test_equal_options_are_equal_and_hash_alike():
+    one = Access({"key": "a", "client_kwargs": {"region_name": "x", "list": [1, 2]}})
+    two = Access({"client_kwargs": {"list": [1, 2], "region_name": "x"}, "key": "a"})
+    assert one == two
+    assert hash(one) == hash(two)
+    assert {one: 1}[two] == 1
+    for other in (Access({"key": "b"}), Access(), Access(one.storage_options, retry=RetryPolicy(attempts=1))):
+        assert one != other
+    fs = fsspec.filesystem("memory")
+    assert Access(fs=fs) == Access(fs=fs) != Access()
+    odd = Access({"client_kwargs": {"auth": aiohttp.BasicAuth("a", "b"), "set": {1, 2}, "bytes": bytearray(b"x")}})
+    assert odd == odd  # noqa: PLR0124 - what cannot hash is itself only
+    assert hash(odd) == hash(odd)
+
+
+def test_copies_are_equal_and_cached_hashes_stay_behind():
+    one = Access({"key": "a", "client_kwargs": {"region_name": "x"}})
+    hash(one)
+    assert b"_hash" not in pickle.dumps(one)
+    for other in (pickle.loads(pickle.dumps(one)), copy.deepcopy(one), copy.copy(one)):
+        assert other == one
+        assert hash(other) == hash(one)
+
+
+def test_secrets_are_not_shown():
+    assert repr(Access({"secret": "hunter2", "key": "a"})) == "Access(storage_options=[key, secret])"
+
+
+def test_options_of_a_link():
+    access = Access({"anon": True, "s3": {"key": "a"}, "zip": {"mode": "r"}})
+    assert access.options_for("s3") == {"anon": True, "key": "a"}
+    assert access.options_for("http") == {"anon": True}
