@@ -179,7 +179,7 @@ class SceneIndex:
 class SceneLookup:
     """What queries need to know of an index, at hand: a tree of footprints, times, names, and the box around all.
 
-    Data frames answer such questions in a tenth of a millisecond each, which a batch of chips would ask a thousand times.
+    Data frames take a tenth of a millisecond for such an answer, and a batch of chips asks for hundreds.
     """
 
     def __init__(self, frame: gpd.GeoDataFrame) -> None:
@@ -194,7 +194,8 @@ class SceneLookup:
         """Files, row by row."""
         self.times: list[pd.Interval] = list(frame.index)
         """Intervals, row by row."""
-        self.box: Bounds | None = tuple(map(float, shapely.total_bounds(shapes))) if len(shapes) else None
+        xmin, ymin, xmax, ymax = map(float, shapely.total_bounds(shapes))
+        self.box: Bounds | None = (xmin, ymin, xmax, ymax) if len(shapes) else None
         """Box around the footprints; None without any."""
         self.span: tuple[pd.Timestamp, pd.Timestamp] = (frame.index.left.min(), frame.index.right.max())
         """First and last instant."""
@@ -215,7 +216,8 @@ class SceneLookup:
         xmin, ymin, xmax, ymax = grid.bounds
         dx, dy = (PASTE_TOLERANCE * side for side in grid.res)
         near = self._tree.query(shapely.box(xmin + dx, ymin + dy, xmax - dx, ymax - dy), predicate="intersects")
-        start, stop = (end.to_datetime64().astype("datetime64[us]").astype(np.int64) for end in (time.start, time.stop))
+        # as_unit, since NumPy's own conversion overflows at pandas' first instant.
+        start, stop = (end.as_unit("us").to_datetime64().astype(np.int64) for end in (time.start, time.stop))
         if (time.step or 1) == 1:
             return np.sort(near[(self._first[near] <= stop) & (self._last[near] >= start)])
         during = np.flatnonzero((self._first <= stop) & (self._last >= start))[:: time.step]

@@ -21,6 +21,7 @@ Sample = dict[str, Any]
 _PLACE = frozenset({"bounds", "transform", "crs", "dates"})
 """Keys that say where and when a sample lies: the same in all samples of one query, so one of them is kept."""
 _PLANE = 2
+_SAME_SHAPE = "datasets that are combined must answer a query with the same shape"
 
 
 def stack_samples(samples: Iterable[Sample]) -> Sample:
@@ -93,7 +94,8 @@ def merge_samples(samples: Iterable[Sample]) -> Sample:
             if key not in merged:
                 merged[key] = value
             elif key in holes:
-                merged[key] = _fill_holes(key, merged[key], value, holes[key] & _validity(part, key))
+                _check_shapes(key, [merged[key], value], _SAME_SHAPE)
+                merged[key] = _where(holes[key] & _validity(part, key), value, merged[key])
             elif key == "mask_valid":
                 merged[key] = merged[key] | value
     return merged
@@ -119,7 +121,7 @@ def _concat(key: str, values: list[Any]) -> Any:
     if len(values) == 1 or key in _PLACE or not all(isinstance(value, Tensor) for value in values):
         return first
     if key == "mask_valid":
-        _check_shapes(key, values, "the datasets answered one query with different shapes")
+        _check_shapes(key, values, _SAME_SHAPE)
         return torch.stack(values).all(dim=0)
     if key == "skipped":
         return torch.stack(values).any(dim=0)
@@ -127,7 +129,7 @@ def _concat(key: str, values: list[Any]) -> Any:
         return torch.cat([value.reshape(-1) for value in values])
     layers = [value[None] if value.ndim == _PLANE else value for value in values]
     others = [layer.movedim(-3, 0)[0] for layer in layers]
-    _check_shapes(key, others, "the datasets answered one query with different shapes")
+    _check_shapes(key, others, _SAME_SHAPE)
     return torch.cat(layers, dim=-3)
 
 
@@ -160,9 +162,8 @@ def _guessed_validity(sample: Sample) -> Sample:
     return {"mask_valid": valid if valid.ndim > _PLANE else valid[None]}
 
 
-def _fill_holes(key: str, ours: Tensor, theirs: Tensor, where: Tensor) -> Tensor:
-    _check_shapes(key, [ours, theirs], "the datasets of a union must answer one query with the same shape")
+def _where(condition: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
     if ours.dtype == theirs.dtype:
-        # numpy: torch's unsigned integers lack most operations.
-        return torch.from_numpy(np.where(where.numpy(), theirs.numpy(), ours.numpy()))
-    return torch.where(where, theirs, ours)
+        # NumPy: torch's unsigned integers lack most operations.
+        return torch.from_numpy(np.where(condition.numpy(), ours.numpy(), theirs.numpy()))
+    return torch.where(condition, ours, theirs)

@@ -195,8 +195,12 @@ class UnionDataset(_Composition):
         for dataset in self.datasets:
             try:
                 samples.append(dataset[slices])
-            except IndexError:  # QueryError here, and what TorchGeo raises
+            except QueryError:
                 continue
+            except IndexError:
+                if isinstance(dataset, GeoDataset):
+                    raise  # a mistake: datasets of this library say QueryError
+                continue  # TorchGeo's way to say so
             except GeostreamError as error:
                 if not is_nothing_left(error):
                     raise

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from geostream.dataset.query import GeoSlice, Query
     from geostream.grid import Grid
     from geostream.index import Scene
-    from geostream.reader import Patch
+    from geostream.reader import Outcome, Patch
 
 __all__ = ["RasterDataset"]
 
@@ -278,19 +278,16 @@ class RasterDataset(GeoDataset):
         per_row = {row: self._row_requests(row, grid) for rows in dates for row in rows}
         flat = iter(fetch([request for requests in per_row.values() for request in requests]))
         read = {row: [next(flat) for _ in requests] for row, requests in per_row.items()}
-        failures = [
-            next(outcome for outcome in outcomes if isinstance(outcome, GeostreamError))
-            for outcomes in read.values()
-            if any(isinstance(outcome, GeostreamError) for outcome in outcomes)
-        ]
+        failures = [error for outcomes in read.values() if (error := _first_error(outcomes)) is not None]
         if failures:
             self._handle(failures, nothing_left=len(failures) == len(read))
         return [self._layer([read[row] for row in rows], rows[0], grid) for rows in dates]
 
-    def _handle(self, failures: Sequence[GeostreamError], *, nothing_left: bool) -> None:
+    def _handle(self, failures: Sequence[Exception], *, nothing_left: bool) -> None:
         """Do what ``on_error`` says about scenes that failed."""
-        if self._options.on_error == "raise":
-            raise failures[0]
+        fatal = [error for error in failures if not isinstance(error, GeostreamError)]
+        if fatal or self._options.on_error == "raise":
+            raise (fatal or failures)[0]
         if self._options.on_error == "fill":
             stats.add(filled=len(failures))
             return
@@ -300,13 +297,9 @@ class RasterDataset(GeoDataset):
             mark_nothing_left(error)
             raise error
 
-    def _layer(self, scenes: Sequence[Sequence[Patch | GeostreamError]], row: int, grid: Grid) -> Layer:
+    def _layer(self, scenes: Sequence[Sequence[Outcome]], row: int, grid: Grid) -> Layer:
         """One date's mosaic of all channels; scenes that failed are left out."""
-        whole: list[list[Patch]] = []
-        for outcomes in scenes:
-            patches = [outcome for outcome in outcomes if not isinstance(outcome, GeostreamError)]
-            if len(patches) == len(outcomes):
-                whole.append(patches)
+        whole = [_patches(outcomes) for outcomes in scenes if _first_error(outcomes) is None]
         if not whole:
             channels = self._channels(row)
             dtype = np.result_type(*(scene.dtype for scene, _ in channels))
@@ -380,3 +373,11 @@ class RasterDataset(GeoDataset):
     @cmap.setter
     def cmap(self, value: Any) -> None:
         self._cmap = value
+
+
+def _first_error(outcomes: Sequence[Outcome]) -> Exception | None:
+    return next((outcome for outcome in outcomes if isinstance(outcome, Exception)), None)
+
+
+def _patches(outcomes: Sequence[Outcome]) -> list[Patch]:
+    return [outcome for outcome in outcomes if not isinstance(outcome, Exception)]
