@@ -162,7 +162,7 @@ def _local_failure(error: OSError) -> AttemptFailed:
         return Missing("no such file", advice="Check the path")
     if isinstance(error, PermissionError):
         return Final(words, advice="Check the file's permissions")
-    if isinstance(error, InterruptedError | BlockingIOError):
+    if isinstance(error, InterruptedError | BlockingIOError | TimeoutError):
         return Again(words)
     return Final(words, advice="Check the path and the disk")
 
@@ -209,8 +209,8 @@ class HttpAdapter:
         except _CONNECT_ERRORS as error:
             meter.requests -= 1  # no connection, so nothing was sent
             raise Again(why(error), advice="Check the host's name and the network") from None
-        except (aiohttp.InvalidURL, aiohttp.TooManyRedirects, ValueError) as error:
-            raise Final(why(error), advice="Check the URL") from None
+        except (aiohttp.InvalidURL, aiohttp.TooManyRedirects, ValueError, TypeError) as error:
+            raise Final(why(error), advice="Check the URL and the storage options") from None
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             raise Again(why(error)) from None
 

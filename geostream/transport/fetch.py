@@ -72,7 +72,8 @@ async def reach(pool: ClientPool, url: str, access: Access, what: str) -> Route:
         ReadError: No filesystem can be made for it: unknown protocol, missing package, wrong options.
     """
     try:
-        return await pool.route(url, access)
+        async with asyncio.timeout(access.retry.attempt_timeout):
+            return await pool.route(url, access)
     except Exception as error:  # noqa: BLE001 - a foreign filesystem's constructor raises what it likes
         failure: AttemptFailed = classify(error)
         if isinstance(error, ImportError | ValueError | TypeError):

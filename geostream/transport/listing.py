@@ -17,7 +17,7 @@ from geostream.transport.access import LOCAL_PROTOCOLS, normalize_url, protocol_
 from geostream.transport.adapters import Meter, classify, on_loop, set_meter
 from geostream.transport.answer import Again, AttemptFailed
 from geostream.transport.archive import is_member, split_member
-from geostream.transport.fetch import archives_of, failure_to_error, reach
+from geostream.transport.fetch import archives_of, failure_to_error, get_range, reach
 from geostream.transport.loop import current_pool
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ async def list_files(url_or_glob: str, access: Access) -> list[FileEntry]:
 
     Globs have ``*``, ``**``, ``?`` and ``[…]``.
 
-    On S3 this takes one LIST request for each 1,000 objects, and none for each file. On http(s) a directory is what
-    its page links to, if it has one, and ``?`` is no wildcard.
+    On S3 this takes one LIST request for each 1,000 objects, and none for each file. On http(s) a URL that ends in a
+    slash is a directory, whose files are what its page links to, if it has one; ``?`` and ``[`` are no wildcards.
 
     Args:
         url_or_glob: Any fsspec URL or local path.
@@ -65,6 +65,8 @@ async def list_files(url_or_glob: str, access: Access) -> list[FileEntry]:
     pool = current_pool()
     if is_member(url):
         return await _list_archive(url, access)
+    if protocol_of(url) in _HTTP and not _is_glob(url) and not url.partition("?")[0].endswith("/"):
+        return await _single(url, access)
     route = await reach(pool, url, access, what)
     policy = access.retry
     began = time.monotonic()
@@ -80,6 +82,15 @@ async def list_files(url_or_glob: str, access: Access) -> list[FileEntry]:
         if not isinstance(outcome, Again) or attempt >= policy.attempts or late:
             raise failure_to_error(outcome, url, what, attempt)
         await asyncio.sleep(delay)
+
+
+async def _single(url: str, access: Access) -> list[FileEntry]:
+    """Look at one object with one small GET: fsspec would send HEADs, and take any error for absence."""
+    try:
+        body = await get_range(url, access, 0, 1)
+    except NotFoundError:
+        return []
+    return [FileEntry(url, body.total, body.etag)]
 
 
 async def _list_archive(url: str, access: Access) -> list[FileEntry]:

@@ -198,7 +198,17 @@ def test_memory_and_http_listings(memory, server, data):
     ]
     found = run(list_files(server.url_for(KEY), access))
     assert [(entry.url, entry.size) for entry in found] == [(server.url_for(KEY), len(data))]
+    assert found[0].etag
     assert run(list_files(server.url_for("none.tif"), access)) == []
+    assert server.counters.requests == server.counters.get == 2
+    server.faults.add(Fault("status", status=403))
+    assert "credentials" in reason(list_files(server.url_for(KEY), access))[1]
+
+
+def test_options_that_nobody_knows(server, quick):
+    access = Access({"no_such_option": 1}, retry=quick)
+    assert "no_such_option" in reason(get_range(server.url_for(KEY), access, 0, 1))[1]
+    assert "storage" in reason(get_range(server.s3_url(KEY), access, 0, 1))[1]
 
 
 def test_threads_are_bounded_and_results_right(file, data):
