@@ -137,7 +137,7 @@ def read_with_rasterio(server: ServerProcess, windows: list[list[Any]]) -> Arm:
             chips.append((*urls, (x.start, y.start, x.stop, y.stop)))
         batches.append(chips)
     server.reset()
-    return _arm(server, run_apart(Job(batches, images.crs.to_wkt(), CHIP, WORKERS)), windows)
+    return _arm(server, run_apart(Job(batches, str(images.crs), CHIP, WORKERS)), windows)
 
 
 def train(pairs: gs.GeoDataset, steps: int, *, progress: bool) -> tuple[Segmenter, dict[str, float]]:
