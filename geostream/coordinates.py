@@ -164,16 +164,15 @@ class _Transformers(threading.local):
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.made: dict[tuple[int, int], tuple[CRS, CRS, Transformer]] = {}
+        self.made: dict[tuple[str, str], Transformer] = {}
 
     def get(self, source: CRS, target: CRS) -> Transformer:
         if self.pid != os.getpid() or len(self.made) >= _MAX_TRANSFORMERS:
             self.pid, self.made = os.getpid(), {}
-        # hashing a CRS writes out its WKT; the entry keeps both alive, so that an id stands for one object
-        key = id(source), id(target)
+        key = source.srs, target.srs  # what they were made from; hashing a CRS itself writes out its WKT
         if key not in self.made:
-            self.made[key] = source, target, _make_transformer(source, target)
-        return self.made[key][2]
+            self.made[key] = _make_transformer(source, target)
+        return self.made[key]
 
 
 _transformers = _Transformers()
