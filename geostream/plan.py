@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from geostream.header import MaskKind
 from geostream.warp import Coordinates, grid_scale, source_coordinates, source_window
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -24,6 +24,9 @@ __all__ = ["Fetch", "Job", "MergeCosts", "ReadPlan", "Request", "Source", "TileK
 
 TileKey = tuple[int, int, int]
 """(number of the source in the plan, directory, tile index)."""
+
+PlacedTile = tuple[TileKey, int, int]
+"""(key, first byte, one past the last byte)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class Request:
     """1-based bands in the order wanted; None for all."""
     resampling: str = "nearest"
     """Name of the kernel, one of `geostream.warp.RESAMPLINGS`; unused where pixels are pasted."""
+    out: NDArray[Any] | None = field(default=None, compare=False, repr=False)
+    """Array (C, H, W) to draw into, such as part of a batch; its dtype may differ from the file's."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,8 +156,8 @@ class Fetch:
     """First byte."""
     stop: int
     """One past the last byte."""
-    tiles: tuple[tuple[TileKey, int, int], ...]
-    """(key, start, stop) of each tile: its place in the file."""
+    tiles: tuple[PlacedTile, ...]
+    """Tiles in the range."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,20 +168,28 @@ class ReadPlan:
     """Files read, each once."""
     jobs: tuple[Job | Exception, ...]
     """One per request; an error where the request cannot be served, with no effect on the others."""
-    fetches: tuple[Fetch, ...]
-    """Ranges to request, in file order."""
     needs: tuple[tuple[TileKey, ...], ...]
     """Tiles each job needs, sparse ones left out."""
+    tiles: tuple[PlacedTile, ...]
+    """Every tile needed, once, in file order."""
+    fetches: tuple[Fetch, ...]
+    """Ranges to request, in file order."""
+    costs: MergeCosts
+    """What the ranges were chosen by."""
 
     @property
     def useful_bytes(self) -> int:
         """Compressed bytes of the unique tiles."""
-        return sum(stop - start for fetch in self.fetches for _, start, stop in fetch.tiles)
+        return sum(stop - start for _, start, stop in self.tiles)
 
     @property
     def bytes(self) -> int:
         """Bytes that will be requested."""
         return sum(fetch.stop - fetch.start for fetch in self.fetches)
+
+    def fetches_of(self, keys: Container[TileKey]) -> tuple[Fetch, ...]:
+        """Ranges that cover some of the tiles only."""
+        return _merge([tile for tile in self.tiles if tile[0] in keys], self.costs)
 
 
 def plan_reads(
@@ -193,7 +206,7 @@ def plan_reads(
     number = {source: i for i, source in enumerate(sources)}
     jobs: list[Job | Exception] = []
     needs: list[tuple[TileKey, ...]] = []
-    wanted: dict[int, dict[int, tuple[TileTable, list[NDArray[np.intp]]]]] = {}
+    wanted: dict[tuple[int, int], tuple[TileTable, list[NDArray[np.intp]]]] = {}
     for request in requests:
         source = number[request.source]
         try:
@@ -203,11 +216,21 @@ def plan_reads(
             needs.append(())
             continue
         for table, indexes in parts:
-            wanted.setdefault(source, {}).setdefault(table.ifd, (table, []))[1].append(indexes)
+            wanted.setdefault((source, table.ifd), (table, []))[1].append(indexes)
         jobs.append(job)
-        needs.append(tuple((source, table.ifd, int(i)) for table, indexes in parts for i in indexes))
-    fetches = [fetch for source, tables in wanted.items() for fetch in _merge(source, tables, costs)]
-    return ReadPlan(sources, tuple(jobs), tuple(fetches), tuple(needs))
+        needs.append(tuple((source, table.ifd, i) for table, indexes in parts for i in indexes.tolist()))
+    tiles = [tile for (source, _), (table, parts) in wanted.items() for tile in _placed(source, table, parts)]
+    tiles.sort(key=lambda tile: (tile[0][0], tile[1], tile[2]))
+    return ReadPlan(sources, tuple(jobs), tuple(needs), tuple(tiles), _merge(tiles, costs), costs)
+
+
+def _placed(source: int, table: TileTable, parts: list[NDArray[np.intp]]) -> list[PlacedTile]:
+    """Each of the tiles once, with its place in the file."""
+    indexes = np.unique(np.concatenate(parts))
+    starts = table.offsets[indexes]
+    stops = starts + table.counts[indexes]
+    rows = zip(indexes.tolist(), starts.tolist(), stops.tolist(), strict=True)
+    return [((source, table.ifd, index), start, stop) for index, start, stop in rows]
 
 
 def _job_and_tiles(
@@ -271,27 +294,22 @@ def _check_within_file(table: TileTable, indexes: NDArray[np.intp], header: Rast
         )
 
 
-def _merge(source: int, tables: dict[int, tuple[TileTable, list[NDArray[np.intp]]]], costs: MergeCosts) -> list[Fetch]:
-    """Ranges that cover every wanted tile of one file, each tile in exactly one of them."""
-    columns = []
-    for ifd, (table, parts) in tables.items():
-        index = np.unique(np.concatenate(parts))
-        start = table.offsets[index].astype(np.int64)
-        stop = start + table.counts[index].astype(np.int64)
-        columns.append(np.stack([start, stop, np.full(len(index), ifd), index]))
-    rows = np.concatenate(columns, axis=1)
-    rows = rows[:, np.lexsort((rows[1], rows[0]))]
+def _merge(tiles: Sequence[PlacedTile], costs: MergeCosts) -> tuple[Fetch, ...]:
+    """Ranges that cover tiles given in file order, each tile in exactly one of them."""
     fetches: list[Fetch] = []
-    group: list[tuple[TileKey, int, int]] = []
+    group: list[PlacedTile] = []
     begin = end = 0
-    for first, last, tile_ifd, tile in rows.T.tolist():
-        if group and (first - end > costs.max_gap or max(end, last) - begin > costs.max_size):
-            fetches.append(Fetch(source, begin, end, tuple(group)))
+    for tile in tiles:
+        key, start, stop = tile
+        if group and (
+            key[0] != group[0][0][0] or start - end > costs.max_gap or max(end, stop) - begin > costs.max_size
+        ):
+            fetches.append(Fetch(group[0][0][0], begin, end, tuple(group)))
             group = []
         if not group:
-            begin, end = first, last
-        group.append(((source, tile_ifd, tile), first, last))
-        end = max(end, last)
+            begin, end = start, stop
+        group.append(tile)
+        end = max(end, stop)
     if group:
-        fetches.append(Fetch(source, begin, end, tuple(group)))
-    return fetches
+        fetches.append(Fetch(group[0][0][0], begin, end, tuple(group)))
+    return tuple(fetches)

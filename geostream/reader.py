@@ -3,60 +3,53 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
-import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from geostream import transport
-from geostream.accounting import stats
-from geostream.assemble import Patch, assemble, read_tiles
-from geostream.decode import decode_tile
-from geostream.errors import DecodeError, GeostreamError, ReadError, redact
+from geostream.canvas import Canvas, Patch
+from geostream.errors import GeostreamError
 from geostream.opening import gdal_file, open_source
-from geostream.plan import Fetch, Job, MergeCosts, ReadPlan, Request, Source, TileKey, plan_reads
+from geostream.pipeline import Outcome, PriorityPool, Run, TileStore
+from geostream.plan import Job, MergeCosts, ReadPlan, Request, Source, plan_reads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from concurrent.futures import Future
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from geostream.fallback import GdalFile
-    from geostream.header import RasterHeader, TileCodec
-
-    Tile = NDArray[np.generic]
+    from geostream.header import RasterHeader
 
 __all__ = ["Outcome", "Patch", "Request", "Source", "read_headers", "read_many", "submit_many"]
 
 T = TypeVar("T")
-
-Outcome = Patch | Exception
-"""What a request gives: pixels, or the error that stands in their place."""
 
 COSTS = MergeCosts(max_gap=2**13, max_size=2**21)
 """A request costs as much as fetching some kilobytes more; 2 MiB are some 20 ms of one connection's bandwidth."""
 
 _GDAL_THREADS = 16
 _REMEMBERED = 4096
-_SMALL_DECODE = 2**18
+CACHE_BYTES = 2**27
+"""Bytes of decoded tiles kept for later batches."""
 
 
 class _Pools:
     """Threads that decode (one per core) and those that wait for GDAL (which waits for the network)."""
 
     def __init__(self) -> None:
-        self.decode = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="geostream-decode")
+        self.decode = PriorityPool(os.cpu_count() or 1, "geostream-decode")
         self.gdal = ThreadPoolExecutor(_GDAL_THREADS, thread_name_prefix="geostream-gdal")
 
 
 class _Memory:
-    """What a loop's reads have learnt: headers, and files that GDAL reads."""
+    """What a loop's reads have learnt: headers, files that GDAL reads, decoded tiles."""
 
-    def __init__(self) -> None:
+    def __init__(self, cache_bytes: int) -> None:
+        self.tiles = TileStore(cache_bytes)
         self.headers: OrderedDict[Source, asyncio.Task[RasterHeader]] = OrderedDict()
         self.gdal: OrderedDict[Source, asyncio.Task[GdalFile]] = OrderedDict()
 
@@ -71,6 +64,7 @@ class _Process:
             os.register_at_fork(after_in_child=self._after_fork)
 
     def forget(self) -> None:
+        self.numbers = itertools.count()
         self._pools: _Pools | None = None
         self._memory: WeakKeyDictionary[asyncio.AbstractEventLoop, _Memory] = WeakKeyDictionary()
 
@@ -87,7 +81,10 @@ class _Process:
 
     @property
     def memory(self) -> _Memory:
-        return self._memory.setdefault(asyncio.get_running_loop(), _Memory())
+        loop = asyncio.get_running_loop()
+        if loop not in self._memory:
+            self._memory[loop] = _Memory(CACHE_BYTES)
+        return self._memory[loop]
 
 
 _process = _Process()
@@ -146,116 +143,41 @@ async def _once(
 
 
 async def _read(requests: list[Request]) -> list[Outcome]:
+    number = next(_process.numbers)
     sources = list(dict.fromkeys(request.source for request in requests))
     headers = dict(zip(sources, await read_headers(sources), strict=True))
-    loop = asyncio.get_running_loop()
-    plan = await loop.run_in_executor(_process.pools.decode, lambda: plan_reads(requests, headers, costs=COSTS))
-    stats.add(useful_bytes=plan.useful_bytes)
-    return await _Run(plan, headers).outcomes()
+    loop, pool = asyncio.get_running_loop(), _process.pools.decode
+    planned: asyncio.Future[ReadPlan] = loop.create_future()
+
+    def plan() -> None:
+        # Planning raises no errors of its requests: those are outcomes.
+        result = plan_reads(requests, headers, costs=COSTS)
+        loop.call_soon_threadsafe(_tell, planned, result)
+
+    pool.submit(number, plan)
+    read = await planned
+    etags = [_etag(headers[source]) for source in read.sources]
+    return await Run(read, etags, number, _process.memory.tiles, pool, _read_with_gdal).outcomes()
 
 
-class _Run:
-    """One plan being carried out."""
-
-    def __init__(self, plan: ReadPlan, headers: Mapping[Source, RasterHeader | GeostreamError]) -> None:
-        self._plan = plan
-        self._headers = headers
-        self._tiles: dict[TileKey, Tile | Exception] = {}
-        self._loop = asyncio.get_running_loop()
-
-    async def outcomes(self) -> list[Outcome]:
-        tasks = [asyncio.ensure_future(self._fetch(fetch)) for fetch in self._plan.fetches]
-        arrived = asyncio.gather(*tasks)
-        return await asyncio.gather(*(self._finish(i, arrived) for i in range(len(self._plan.jobs))))
-
-    async def _fetch(self, fetch: Fetch) -> None:
-        source = self._plan.sources[fetch.source]
-        header = self._header(source)
-        try:
-            body = await transport.get_range(source.url, source.access, fetch.start, fetch.stop, etag=header.etag)
-            if len(body.bytes) < fetch.stop - fetch.start:
-                raise ReadError(
-                    f"{redact(source.url)}: bytes {fetch.start}-{fetch.stop - 1} lie past the end of the file, which "
-                    f"has {fetch.start + len(body.bytes)} bytes. It is cut short: upload it again.",
-                    url=source.url,
-                )
-        except GeostreamError as error:
-            self._tiles.update((key, error) for key, _, _ in fetch.tiles)
-            return
-        view = memoryview(body.bytes)
-        await asyncio.gather(
-            *(
-                self._decode(source, header, [(k, view[a - fetch.start : b - fetch.start]) for k, a, b in part])
-                for part in _portions(fetch, header)
-            )
-        )
-
-    async def _decode(self, source: Source, header: RasterHeader, parts: list[tuple[TileKey, memoryview]]) -> None:
-        codecs = _codecs(header)
-        work = [(key, data, codecs[key[1]]) for key, data in parts]
-        self._tiles.update(await self._loop.run_in_executor(_process.pools.decode, _decode_all, source, work))
-
-    def _header(self, source: Source) -> RasterHeader:
-        header = self._headers[source]
-        if isinstance(header, Exception):
-            raise header
-        return header
-
-    async def _finish(self, number: int, arrived: asyncio.Future[list[None]]) -> Outcome:
-        job = self._plan.jobs[number]
-        if isinstance(job, Exception):
-            return job
-        try:
-            if not job.header.levels and job.window is not None:
-                return await self._read_through_gdal(job)
-            await asyncio.shield(arrived)
-            tiles: dict[tuple[int, int], Tile] = {}
-            for key in self._plan.needs[number]:
-                tile = self._tiles[key]
-                if isinstance(tile, Exception):
-                    return tile
-                tiles[key[1:]] = tile
-            return await self._loop.run_in_executor(
-                _process.pools.decode, lambda: assemble(job, read_tiles(job, tiles) if job.header.levels else None)
-            )
-        except GeostreamError as error:
-            return error
-
-    async def _read_through_gdal(self, job: Job) -> Patch:
-        source = job.request.source
-        file = await _once(_process.memory.gdal, source, lambda: gdal_file(source, job.header))
-        return await self._loop.run_in_executor(_process.pools.gdal, lambda: assemble(job, file.read(job)))
+def _tell(waiting: asyncio.Future[T], result: T) -> None:
+    if not waiting.done():  # nobody may be waiting any more
+        waiting.set_result(result)
 
 
-def _codecs(header: RasterHeader) -> dict[int, TileCodec]:
-    tables = [table for level in header.levels for table in (level.image, level.mask) if table is not None]
-    return {table.ifd: table.codec for table in tables}
+def _etag(header: RasterHeader | GeostreamError) -> str | None:
+    return None if isinstance(header, GeostreamError) else header.etag
 
 
-def _portions(fetch: Fetch, header: RasterHeader) -> list[list[tuple[TileKey, int, int]]]:
-    """Tiles of a range in portions worth a thread's attention: large tiles each by itself, small ones together."""
-    codecs = _codecs(header)
-    portions: list[list[tuple[TileKey, int, int]]] = []
-    size = _SMALL_DECODE
-    for tile in fetch.tiles:
-        if size >= _SMALL_DECODE:
-            portions.append([])
-            size = 0
-        portions[-1].append(tile)
-        size += codecs[tile[0][1]].nbytes
-    return portions
+async def _read_with_gdal(job: Job) -> Patch:
+    source = job.request.source
+    file = await _once(_process.memory.gdal, source, lambda: gdal_file(source, job.header))
 
+    def read() -> Patch:
+        canvas = Canvas(job, job.request.out)
+        pixels = file.read(job)
+        if pixels is not None:
+            canvas.draw(*pixels)
+        return canvas.finish()
 
-def _decode_all(source: Source, work: list[tuple[TileKey, memoryview, TileCodec]]) -> dict[TileKey, Tile | Exception]:
-    began = time.perf_counter()
-    tiles: dict[TileKey, Tile | Exception] = {}
-    for key, data, codec in work:
-        try:
-            tiles[key] = decode_tile(data, codec)
-        except DecodeError as error:
-            tiles[key] = DecodeError(
-                f"{redact(source.url)}: tile {key[2]} of image {key[1]} is damaged: {error}. Write the file again.",
-                url=source.url,
-            )
-    stats.add(tiles=len(work), decode_seconds=time.perf_counter() - began)
-    return tiles
+    return await asyncio.get_running_loop().run_in_executor(_process.pools.gdal, read)
