@@ -38,6 +38,7 @@ __all__ = [
     "Paths",
     "basename",
     "describe_paths",
+    "each_path",
     "is_sidecar",
     "list_scenes",
     "name_matches",
@@ -93,7 +94,7 @@ def is_sidecar(url: str) -> bool:
 
 def describe_paths(paths: Paths) -> str:
     """Paths as a message names them."""
-    given = [redact(path) for path in _each(paths)]
+    given = [redact(path) for path in each_path(paths)]
     more = f" and {len(given) - _WORDS_IN_MESSAGE} more" if len(given) > _WORDS_IN_MESSAGE else ""
     return ", ".join(given[:_WORDS_IN_MESSAGE]) + more
 
@@ -172,7 +173,12 @@ def _failure(failures: Mapping[str, GeostreamError], total: int, glob: str) -> G
     )
 
 
-def _each(paths: Paths) -> list[str]:
+def each_path(paths: Paths) -> list[str]:
+    """Paths one by one, as strings.
+
+    Raises:
+        ConfigError: they are neither a path nor several.
+    """
     if isinstance(paths, str | os.PathLike):
         return [os.fspath(paths)]
     if not isinstance(paths, Iterable):
@@ -181,7 +187,7 @@ def _each(paths: Paths) -> list[str]:
 
 
 async def _list(paths: Paths, glob: str, access: Access, *, probe: bool) -> Listing:
-    roots = [normalize_url(path, access) for path in _each(paths)]
+    roots = [normalize_url(path, access) for path in each_path(paths)]
     listed = await asyncio.gather(*(_list_one(root, access, probe=probe) for root in roots))
     found: set[str] = set()
     everything: set[str] = set()

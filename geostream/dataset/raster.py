@@ -23,7 +23,7 @@ from geostream.errors import ConfigError, GeostreamError, NotFoundError, QueryEr
 from geostream.grid import parse_crs
 from geostream.index import SceneIndex, converted_res, footprint, scene_frame
 from geostream.plan import Request, Source
-from geostream.scan import Paths, describe_paths, list_scenes, name_matches, scan
+from geostream.scan import Paths, describe_paths, each_path, list_scenes, name_matches, scan
 from geostream.transport import Access
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class RasterDataset(GeoDataset):
         on_error: str = "raise",
         sidecars: bool = False,
     ) -> None:
-        self.paths = paths if isinstance(paths, str | os.PathLike) else list(paths)
+        self.paths = paths if isinstance(paths, str | os.PathLike) else each_path(paths)
         self.bands: Sequence[str] | Sequence[int] = bands or self.all_bands
         self.transforms = transforms
         self.cache = cache

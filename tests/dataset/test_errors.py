@@ -23,8 +23,8 @@ def broken(archive, tmp_path):
     path = tmp_path / "img_b_20230102.tif"
     size = path.stat().st_size
     with path.open("r+b") as file:
-        file.seek(size - 200_000)
-        file.write(os.urandom(200_000))
+        file.seek(4096)
+        file.write(os.urandom(size - 4096))
     return tmp_path
 
 
