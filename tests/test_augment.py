@@ -1,0 +1,183 @@
+"""What happens to a batch on the device: cast, normalised, augmented, masks along with images."""
+
+import kornia.augmentation as K  # noqa: N812 - as everybody writes it
+import pytest
+import torch
+
+from geostream.augment import augment, floating, normalise, normalises, seeded
+from geostream.errors import ConfigError
+
+
+def batch(**extra):
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randint(0, 200, (4, 3, 8, 8), generator=generator, dtype=torch.uint8)
+    return {
+        "image": image,
+        "mask": image[:, 0].to(torch.int64) * 3,  # each label says which pixel of the image it belongs to
+        "mask_valid": image[:, :1] % 2 == 0,
+        "bounds": torch.rand(4, 9, dtype=torch.float64),
+        "transform": torch.rand(4, 9, dtype=torch.float64),
+        "where": ["a", "b", "c", "d"],
+        **extra,
+    }
+
+
+def moves(**kwargs):
+    return K.AugmentationSequential(
+        K.RandomHorizontalFlip(p=0.5), K.RandomVerticalFlip(p=0.5), K.RandomRotation90((0, 3), p=0.7), **kwargs
+    )
+
+
+def aligned(result):
+    image, mask, valid = result["image"], result["mask"], result["mask_valid"]
+    same = torch.equal(image[:, 0].round().to(torch.int64) * 3, mask)
+    return same and torch.equal(image[:, :1].round().to(torch.int64) % 2 == 0, valid)
+
+
+@pytest.mark.parametrize("keys", [None, ["input"], ["input", "mask"]])
+def test_images_and_masks_move_together(keys):
+    before = floating(batch())
+    with seeded(1, 2, 3, device=torch.device("cpu")):
+        after = augment(before, moves(data_keys=keys))
+    assert not torch.equal(after["image"], before["image"])
+    assert aligned(after)
+    assert {key: (value.dtype, value.shape) for key, value in after.items() if key != "where"} == {
+        key: (value.dtype, value.shape) for key, value in before.items() if key != "where"
+    }
+    for key in ("bounds", "transform", "where"):
+        assert after[key] is before[key]
+
+
+@pytest.mark.parametrize("left_out", ["mask", "mask_valid"])
+def test_the_alignment_test_notices_a_mask_that_stays(left_out):
+    before = floating(batch())
+    with seeded(1, 2, 3, device=torch.device("cpu")):
+        after = augment(before, moves())
+    assert not aligned({**after, left_out: before[left_out]})
+
+
+@pytest.mark.parametrize("single", [K.RandomHorizontalFlip(p=1.0), K.ImageSequential(K.RandomHorizontalFlip(p=1.0))])
+def test_a_lone_augmentation_moves_masks_too(single):
+    before = floating(batch())
+    after = augment(before, single)
+    assert torch.equal(after["image"], before["image"].flip(-1))
+    assert torch.equal(after["mask"], before["mask"].flip(-1))
+    assert torch.equal(after["mask_valid"], before["mask_valid"].flip(-1))
+
+
+def test_rotations_by_any_angle_keep_labels_whole():
+    before = floating(batch())
+    with seeded(5, device=torch.device("cpu")):
+        after = augment(before, K.AugmentationSequential(K.RandomAffine(degrees=(20, 40), p=1.0)))
+    labels = {int(v) for v in before["mask"].unique()} | {0}
+    assert {int(v) for v in after["mask"].unique()} <= labels
+    corners = after["mask_valid"][:, 0, 0, 0]
+    assert not corners.any(), "what was turned in from outside is not valid"
+
+
+@pytest.mark.parametrize(
+    "labels", [[0, 7, 2**24 + 1, 2**40 + 3], [-(2**50) - 1, -1, 0, 2**62 + 1], [2**53 + 1, 5, 6, 9]]
+)
+def test_large_labels_stay_exact(labels):
+    mask = torch.tensor(labels)[torch.arange(64).reshape(1, 8, 8) % 4]
+    after = augment({"image": torch.zeros(1, 1, 8, 8), "mask": mask}, K.RandomHorizontalFlip(p=1.0))
+    assert torch.equal(after["mask"], mask.flip(-1))
+    turned = augment({"image": torch.zeros(1, 1, 8, 8), "mask": mask}, K.RandomAffine(degrees=(45, 45), p=1.0))
+    assert set(turned["mask"].unique().tolist()) <= {*labels, 0}
+    assert turned["mask"][0, 0, 0] == 0
+
+
+def test_masks_may_have_channels_or_be_real_numbers():
+    heights = torch.rand(4, 8, 8, dtype=torch.float64)
+    layers = torch.arange(4 * 2 * 64).reshape(4, 2, 8, 8)
+    after = augment(floating(batch(mask=heights, mask_layers=layers)), K.RandomVerticalFlip(p=1.0))
+    assert torch.allclose(after["mask"], heights.flip(-2), atol=1e-6)
+    assert after["mask"].dtype == torch.float64
+    assert torch.equal(after["mask_layers"], layers.flip(-2))
+
+
+def test_a_series_moves_as_one_and_samples_differ():
+    frames = torch.randint(0, 1000, (16, 5, 3, 8, 8)).float()
+    mask = frames[:, 0, 0].long()
+    with seeded(3, device=torch.device("cpu")):
+        after = augment({"image": frames, "mask": mask}, moves())
+    assert after["image"].shape == frames.shape
+    image = after["image"].round()  # kornia turns by interpolation
+    assert not torch.equal(after["mask"], mask)
+    assert torch.equal(image[:, 0, 0].long(), after["mask"])
+    for sample, moved in zip(frames, image, strict=True):
+        turns = [torch.rot90(m, k, (-2, -1)) for m in (sample, sample.flip(-1)) for k in range(4)]
+        assert sum(torch.equal(moved, turn) for turn in turns) == 1, "all frames turn alike"
+    assert len({torch.equal(sample, moved) for sample, moved in zip(frames, image, strict=True)}) == 2
+
+
+def test_a_series_and_colours_are_refused():
+    aug = K.AugmentationSequential(K.RandomHorizontalFlip(), K.RandomBrightness())
+    with pytest.raises(ConfigError, match="series"):
+        augment({"image": torch.rand(2, 5, 3, 8, 8)}, aug)
+
+
+def test_odd_batches_are_refused():
+    with pytest.raises(ConfigError, match="no image"):
+        augment({"mask": torch.zeros(2, 8, 8)}, moves())
+    with pytest.raises(ConfigError, match="shape"):
+        augment({"image": torch.rand(2, 3, 8, 8), "mask": torch.zeros(2, 1, 1, 8, 8)}, moves())
+
+
+def test_other_callables_get_the_whole_batch():
+    def stamp(batch):
+        return {**batch, "seen": sorted(batch)}
+
+    assert augment({"image": 1, "bounds": 2}, stamp)["seen"] == ["bounds", "image"]
+
+
+def test_randomness_is_a_function_of_its_place_and_leaves_no_trace():
+    before = floating(batch())
+    state = torch.get_rng_state()
+
+    def at(*place):
+        with seeded(*place, device=torch.device("cpu")):
+            return augment(before, moves())["image"]
+
+    places = [(7, 0, 0), (7, 0, 1), (7, 1, 0), (8, 0, 0), (0, 7, 0), (70, 0)]
+    results = [at(*place) for place in places]
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(99)
+    assert all(torch.equal(at(*place), result) for place, result in zip(places, results, strict=True))
+    assert sum(torch.equal(a, b) for a in results for b in results) < 12
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.int16, torch.float64, torch.float32])
+def test_images_become_floats_and_nothing_else_does(dtype):
+    before = batch(image=torch.arange(2 * 3 * 4).reshape(2, 3, 2, 2).to(dtype))
+    after = floating(before)
+    assert after["image"].dtype == torch.float32
+    assert after["image"].flatten().tolist() == list(range(24))
+    assert all(after[key] is before[key] for key in before if key != "image")
+    assert floating(before, torch.bfloat16)["image"].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 4), (2, 5, 3, 4, 4)])
+@pytest.mark.parametrize(
+    ("mean", "std"), [(1.0, 2.0), ([1.0, 2, 3], 4), (torch.tensor([1, 2, 3]), torch.tensor([4, 5, 6]))]
+)
+def test_normalisation_is_per_channel(shape, mean, std):
+    image = torch.rand(shape)
+    means, stds = (torch.as_tensor(v, dtype=torch.float32).expand(3)[:, None, None] for v in (mean, std))
+    assert torch.allclose(normalise({"image": image}, mean, std)["image"], (image - means) / stds)
+
+
+def test_bad_statistics_are_refused():
+    image = {"image": torch.rand(2, 3, 4, 4)}
+    with pytest.raises(ConfigError, match="2 values"):
+        normalise(image, [1.0, 2.0], 1.0)
+    with pytest.raises(ConfigError, match="zero"):
+        normalise(image, 0.0, [1.0, 0.0, 1.0])
+
+
+def test_augmentations_that_normalise_are_known():
+    own = K.AugmentationSequential(K.Normalize(mean=0.0, std=1.0), K.RandomHorizontalFlip(), data_keys=None)
+    assert normalises(own)
+    assert not normalises(moves())
+    assert not normalises(None)
+    assert not normalises(lambda b: b)
