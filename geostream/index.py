@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import geopandas as gpd
 import numpy as np
 import pandas as pd
 import rasterio.warp
 import shapely
+from affine import Affine
 from pyproj import Transformer
 from pyproj.exceptions import ProjError
 
-from geostream.errors import ConfigError
-from geostream.grid import PASTE_TOLERANCE, parse_crs, same_crs
+from geostream.errors import ConfigError, NotFoundError
+from geostream.grid import PASTE_TOLERANCE, Grid, parse_crs, same_crs
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
     from pyproj import CRS
     from shapely import Geometry
 
-    from geostream.grid import Bounds, Grid
+    from geostream.grid import Bounds
     from geostream.header import RasterHeader
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "converted_res",
     "footprint",
     "interval_index",
+    "load_index",
     "projected",
     "scene_frame",
 ]
@@ -40,6 +44,7 @@ __all__ = [
 _EDGE_PARTS = 32
 """Straight pieces that stand for a footprint's longer side after reprojection."""
 _HALF_TURN = 180.0
+_WGS84 = "EPSG:4326"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +172,78 @@ def scene_frame(
 
 @dataclass(frozen=True)
 class SceneIndex:
-    """A saved scan: what files there are and what their headers say, so that datasets open without a request."""
+    """A scan to keep: what files there are and what their headers say, so that datasets open without a request.
+
+    Tile tables are not part of it: a saved index's files cost one request for their header when first read.
+    """
 
     scenes: Mapping[str, Scene]
     """Facts about each file, by path or URL."""
 
     def __len__(self) -> int:
         return len(self.scenes)
+
+    @property
+    def gdf(self) -> gpd.GeoDataFrame:
+        """One row a file: ``filepath``, the facts of `Scene`, and the footprint in EPSG:4326 (None without a CRS)."""
+        rows = [_row(scene) for scene in self.scenes.values()]
+        shapes = [None if s.grid.crs is None else footprint(s.grid, parse_crs(_WGS84)) for s in self.scenes.values()]
+        return gpd.GeoDataFrame(rows, geometry=shapes, crs=_WGS84)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a GeoParquet file, for `load_index`.
+
+        Raises:
+            ConfigError: pyarrow is not installed.
+        """
+        try:
+            self.gdf.to_parquet(path)
+        except ImportError as error:
+            raise ConfigError("saving an index needs pyarrow: pip install 'geostream[index]'") from error
+
+
+def load_index(path: str | os.PathLike[str]) -> SceneIndex:
+    """Read an index that `SceneIndex.save` wrote.
+
+    Raises:
+        NotFoundError: there is no such file.
+        ConfigError: it is no index, or pyarrow is not installed.
+    """
+    try:
+        frame = gpd.read_parquet(path)
+        return SceneIndex({row["filepath"]: _scene(row) for row in frame.to_dict("records")})
+    except ImportError as error:
+        raise ConfigError("loading an index needs pyarrow: pip install 'geostream[index]'") from error
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"{path}: there is no such index: make one with build_index(…).save({str(path)!r})"
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: not an index that SceneIndex.save wrote: {error}") from error
+
+
+def _row(scene: Scene) -> dict[str, Any]:
+    grid = scene.grid
+    return {
+        "filepath": scene.url,
+        "sidecars": json.dumps(scene.sidecars),
+        "width": grid.width,
+        "height": grid.height,
+        "transform": json.dumps(grid.transform[:6]),
+        "crs_wkt": None if grid.crs is None else grid.crs.to_wkt(),
+        "count": scene.count,
+        "dtype": scene.dtype.name,
+        "nodata": json.dumps(scene.nodata),
+        "colormap": None if scene.colormap is None else json.dumps(list(scene.colormap.items())),
+    }
+
+
+def _scene(row: Mapping[str, Any]) -> Scene:
+    crs = parse_crs(row["crs_wkt"]) if isinstance(row["crs_wkt"], str) else None
+    grid = Grid(int(row["width"]), int(row["height"]), Affine(*json.loads(row["transform"])), crs)
+    colors = {k: tuple(rgba) for k, rgba in json.loads(row["colormap"])} if isinstance(row["colormap"], str) else None
+    nodata, sidecars = tuple(json.loads(row["nodata"])), tuple(json.loads(row["sidecars"]))
+    return Scene(row["filepath"], sidecars, grid, int(row["count"]), np.dtype(row["dtype"]), nodata, colors, None)
 
 
 class SceneLookup:

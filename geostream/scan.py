@@ -11,8 +11,9 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from geostream.errors import (
     ConfigError,
@@ -23,20 +24,24 @@ from geostream.errors import (
     ReadError,
     redact,
 )
-from geostream.index import Scene
+from geostream.index import Scene, SceneIndex
 from geostream.plan import Source
 from geostream.reader import read_headers
-from geostream.transport import get_range, list_files, normalize_url, scan_session
+from geostream.transport import Access, get_range, list_files, normalize_url, scan_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from geostream.transport import Access, LoopThread
+    from fsspec import AbstractFileSystem
+
+    from geostream.header import RasterHeader
+    from geostream.transport import LoopThread
 
 __all__ = [
     "Listing",
     "Paths",
     "basename",
+    "build_index",
     "describe_paths",
     "each_path",
     "is_sidecar",
@@ -58,6 +63,8 @@ _RASTER = re.compile(
     r"\.(tiff?|gtiff?|cog|jp2|j2k|png|jpe?g|webp|vrt|img|nc4?|hdf5?|h5|asc|dem|bil|grib2?|grb2?)$", re.IGNORECASE
 )
 _WORDS_IN_MESSAGE = 20
+_AT_ONCE = 1024
+"""Headers being read at the same time; the transport has a limit of its own on requests in flight."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +123,7 @@ def scan(
     choose: Callable[[Sequence[str]], Sequence[str]],
     *,
     probe_sidecars: bool = False,
+    progress: bool = False,
 ) -> tuple[Listing, dict[str, Scene]]:
     """List ``paths``, and read the headers of those files that ``choose`` picks from the list, many at once.
 
@@ -126,6 +134,7 @@ def scan(
         access: how they are reached.
         choose: from the listed URLs, sorted, those to open; others may be added.
         probe_sidecars: whether to ask for the sidecars of remote files that no listing covers.
+        progress: whether to show a bar on the terminal.
 
     Returns:
         The listing, and the scene of each URL chosen.
@@ -134,7 +143,7 @@ def scan(
         NotFoundError: nothing matches.
         HeaderError, ReadError: some files cannot be read; one error names them all.
     """
-    with scan_session() as session:
+    with scan_session() as session, _progress(show=progress) as advance:
         listing = session.run(_list(paths, glob, access, probe=probe_sidecars))
         if not listing.urls:
             raise NotFoundError(
@@ -142,13 +151,25 @@ def scan(
                 "compared with file names"
             )
         chosen = list(dict.fromkeys(choose(listing.urls)))
-        return listing, _read(session, chosen, listing, access, glob)
+        advance(0, len(chosen))
+        return listing, _read(session, chosen, listing, access, glob, advance)
 
 
-def _read(session: LoopThread, urls: list[str], listing: Listing, access: Access, glob: str) -> dict[str, Scene]:
+def _read(
+    session: LoopThread,
+    urls: list[str],
+    listing: Listing,
+    access: Access,
+    glob: str,
+    advance: Callable[[int, int], None],
+) -> dict[str, Scene]:
     sidecars = [listing.sidecars.get(url, ()) for url in urls]
     sources = [Source(url, access, beside) for url, beside in zip(urls, sidecars, strict=True)]
-    headers = session.run(read_headers(sources))
+    headers: list[RasterHeader | GeostreamError] = []
+    for begin in range(0, len(sources), _AT_ONCE):
+        part = sources[begin : begin + _AT_ONCE]
+        headers += session.run(read_headers(part))
+        advance(len(part), len(sources))
     failures = {url: header for url, header in zip(urls, headers, strict=True) if isinstance(header, GeostreamError)}
     if failures:
         raise _failure(failures, len(urls), glob)
@@ -157,6 +178,53 @@ def _read(session: LoopThread, urls: list[str], listing: Listing, access: Access
         for url, beside, header in zip(urls, sidecars, headers, strict=True)
         if not isinstance(header, GeostreamError)
     }
+
+
+@contextmanager
+def _progress(*, show: bool) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that is told how many more headers were read, and how many there are."""
+    if not show:
+        yield lambda _more, _total: None
+        return
+    from rich.progress import Progress  # noqa: PLC0415 - only where a bar is wanted
+
+    with Progress() as bar:
+        task = bar.add_task("headers", total=None)
+        yield lambda more, total: bar.update(task, advance=more, total=total)
+
+
+def build_index(
+    paths: Paths,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    fs: AbstractFileSystem | None = None,
+    filename_glob: str = "*",
+    sidecars: bool = False,
+    progress: bool = False,
+) -> SceneIndex:
+    """Scan once what many datasets will open: ``index.save("naip.parquet")``, then ``NAIP(index=load_index(…))``.
+
+    Args:
+        paths: directories, globs, files and URLs, as for a dataset.
+        storage_options: options of the fsspec filesystem.
+        fs: an fsspec filesystem of the user's own, instead of options.
+        filename_glob: what file names must match.
+        sidecars: whether to ask for the sidecars of lone remote files.
+        progress: whether to show a bar on the terminal.
+
+    Raises:
+        NotFoundError: nothing matches.
+        HeaderError, ReadError: some files cannot be read; one error names them all.
+    """
+    _, scenes = scan(
+        paths,
+        filename_glob,
+        Access(storage_options, fs),
+        lambda urls: urls,
+        probe_sidecars=sidecars,
+        progress=progress,
+    )
+    return SceneIndex(scenes)
 
 
 def _failure(failures: Mapping[str, GeostreamError], total: int, glob: str) -> GeostreamError:

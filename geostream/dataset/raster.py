@@ -124,6 +124,8 @@ class RasterDataset(GeoDataset):
         on_error: str = "raise",
         sidecars: bool = False,
     ) -> None:
+        if getattr(self, "nodata", None) is not None:
+            raise ConfigError(f"{type(self).__name__}.nodata is not supported: declare the value in the files instead")
         self.paths = paths if isinstance(paths, str | os.PathLike) else each_path(paths)
         self.bands: Sequence[str] | Sequence[int] = bands or self.all_bands
         self.transforms = transforms
