@@ -56,7 +56,7 @@ def same_crs(a: CRS | None, b: CRS | None) -> bool:
     """Whether coordinates in ``a`` are coordinates in ``b``, axis order aside (x always comes first here)."""
     if a is None or b is None:
         return a is b
-    return a is b or _equivalent(a, b)
+    return a is b or a.srs == b.srs or _equivalent(a, b)
 
 
 @dataclass(frozen=True, slots=True)

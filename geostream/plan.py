@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from geostream.errors import ConfigError, ReadError, redact
+from geostream.grid import PASTE_TOLERANCE
 from geostream.header import MaskKind
 from geostream.warp import Coordinates, grid_scale, source_coordinates, source_window
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -88,8 +90,17 @@ class Job:
         return header.mask is MaskKind.ALPHA
 
 
-def plan_job(request: Request, header: RasterHeader) -> Job:
+def plan_job(
+    request: Request,
+    header: RasterHeader,
+    locate: Callable[[Grid, Grid], Coordinates] = source_coordinates,
+) -> Job:
     """Decide level, source window and way of one request.
+
+    Args:
+        request: what is wanted.
+        header: header of its source.
+        locate: finds the output's pixels in the source; may remember what it found for equal grids.
 
     Raises:
         ConfigError: bands the file does not have, or grids that no transformation relates.
@@ -102,7 +113,7 @@ def plan_job(request: Request, header: RasterHeader) -> Job:
         window = place.intersection(source.window)
         offset = None if window is None else (window.col_off - place.col_off, window.row_off - place.row_off)
         return Job(request, header, bands, level, window, offset, None)
-    coordinates = source_coordinates(source, request.grid)
+    coordinates = locate(source, request.grid)
     window = source_window(source, coordinates, request.resampling)
     return Job(request, header, bands, level, window, None, coordinates)
 
@@ -127,13 +138,20 @@ def _level_grid(header: RasterHeader, level: int) -> Grid:
 def _choose_level(header: RasterHeader, request: Request) -> int:
     """The level GDAL reads from: the coarsest whose factor is below ``f * t + 0.1`` (measured on GDAL 3.10).
 
-    ``f`` is the smaller number of source pixels per output pixel of both axes; ``t`` is 1.2 for nearest, else 1.
+    ``f`` is the smaller number of source pixels per output pixel of both axes; ``t`` is 1.2 for nearest, else 1. An
+    overview's factor is the smaller one of both axes, and of equal factors the finest counts: a raster of one column is
+    not halved in width. What is wanted no coarser than the raster is read from the raster.
     """
-    if not header.overviews:
+    finest = min(grid_scale(header.grid, request.grid)) if header.overviews else 1.0
+    if finest <= 1 + PASTE_TOLERANCE:
         return 0
-    wanted = min(grid_scale(header.grid, request.grid)) * (1.2 if request.resampling == "nearest" else 1.0) + 0.1
-    factors = [header.grid.width / width for width, _ in header.overviews]
-    return max((i for i, factor in enumerate(factors, 1) if factor < wanted), default=0)
+    wanted = finest * (1.2 if request.resampling == "nearest" else 1.0) + 0.1
+    level, best = 0, 1.0
+    for i, (width, height) in enumerate(header.overviews, 1):
+        factor = min(header.grid.width / width, header.grid.height / height)
+        if best < factor < wanted:
+            level, best = i, factor
+    return level
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +225,11 @@ def plan_reads(
     jobs: list[Job | Exception] = []
     needs: list[tuple[TileKey, ...]] = []
     wanted: dict[tuple[int, int], tuple[TileTable, list[NDArray[np.intp]]]] = {}
+    locate = cache(source_coordinates)  # bands in files of their own, and images with their masks, share grids
     for request in requests:
         source = number[request.source]
         try:
-            job, parts = _job_and_tiles(request, headers[request.source])
+            job, parts = _job_and_tiles(request, headers[request.source], locate)
         except Exception as error:  # noqa: BLE001 - an error is the outcome of its own request only
             jobs.append(error)
             needs.append(())
@@ -234,11 +253,11 @@ def _placed(source: int, table: TileTable, parts: list[NDArray[np.intp]]) -> lis
 
 
 def _job_and_tiles(
-    request: Request, header: RasterHeader | Exception
+    request: Request, header: RasterHeader | Exception, locate: Callable[[Grid, Grid], Coordinates]
 ) -> tuple[Job, list[tuple[TileTable, NDArray[np.intp]]]]:
     if isinstance(header, Exception):
         raise header
-    job = plan_job(request, header)
+    job = plan_job(request, header, locate)
     parts = [(table, stored_tiles(table, job.window, planes)) for table, planes in tables_of(job)] if job.window else []
     for table, indexes in parts:
         _check_within_file(table, indexes, header, request.source)
