@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import re
 import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -48,8 +49,9 @@ __all__ = [
 ]
 
 _UNSATISFIABLE, _ERROR = 416, 400
+_STORE_CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,60})</Code>")  # S3's and its kin's
 _PARTIAL = 206
-_CONNECT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+CONNECT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
 @dataclass(slots=True)
@@ -60,6 +62,8 @@ class Meter:
     """Requests sent."""
     bytes: int = 0
     """Body bytes received."""
+    sent: Any = None
+    """The last request, where the client that sent it shows it."""
 
 
 _METER: contextvars.ContextVar[Meter | None] = contextvars.ContextVar("geostream_meter", default=None)
@@ -205,8 +209,8 @@ class HttpAdapter:
         try:
             async with session.get(self._fs.encode_url(ask.path), headers=headers, **self._options) as response:
                 meter.requests += len(response.history)
-                return await _receive(ask, response, meter)
-        except _CONNECT_ERRORS as error:
+                return await receive(ask, response, meter)
+        except CONNECT_ERRORS as error:
             meter.requests -= 1  # no connection, so nothing was sent
             raise Again(why(error), advice="Check the host's name and the network") from None
         except (aiohttp.InvalidURL, aiohttp.TooManyRedirects, ValueError, TypeError) as error:
@@ -226,7 +230,8 @@ def disable_resend(session: Any) -> None:
         session._retry_connection = False  # noqa: SLF001 - aiohttp offers no public switch
 
 
-async def _receive(ask: Ask, response: aiohttp.ClientResponse, meter: Meter) -> Body:
+async def receive(ask: Ask, response: aiohttp.ClientResponse, meter: Meter) -> Body:
+    """Judge an answer, read its body, and count that."""
     content = response.content
     before = meter.bytes
     try:
@@ -256,13 +261,15 @@ async def _read_body(response: aiohttp.ClientResponse, promise: Promise) -> byte
 
 async def _receive_error(ask: Ask, response: aiohttp.ClientResponse, head: Head) -> Body:
     """Read an error's body, so that its bytes are counted and the connection can serve again."""
+    detail = response.reason or ""
     try:
-        await response.read()
+        code = _STORE_CODE.search(await response.read())
+        detail = code.group(1).decode() if code else detail
     except (aiohttp.ClientError, ConnectionError):
         response.close()
     if head.status == _UNSATISFIABLE:
         return empty_body(ask, head)
-    raise refuse_status(head.status, detail=response.reason or "", retry_after=response.headers.get("Retry-After"))
+    raise refuse_status(head.status, detail=detail, retry_after=response.headers.get("Retry-After"))
 
 
 def _head(response: aiohttp.ClientResponse) -> Head:

@@ -38,6 +38,8 @@ _CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s'\"<>)\]]+")
 _OK, _PARTIAL, _CHANGED, _UNSATISFIABLE = 200, 206, 412, 416
 _MISSING = frozenset({404, 410})
+# S3 stores what was uploaded as "aws-chunked" without the chunks, though the name may stay behind.
+_PLAIN = frozenset({"", "identity", "aws-chunked"})
 
 _LATER = "The server is busy or failing: try again later, or allow more attempts"
 _CREDENTIALS = (
@@ -183,7 +185,7 @@ def judge(ask: Ask, head: Head) -> Promise:
         promise = _judge_whole(ask, head)
     else:
         raise refuse_status(head.status)
-    if head.encoding and head.encoding.strip().lower() != "identity":
+    if head.encoding and head.encoding.strip().lower() not in _PLAIN:
         raise Final(
             f"the server compressed the answer ({head.encoding}), so that its bytes are not the object's",
             advice="Serve the file without Content-Encoding",

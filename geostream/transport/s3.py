@@ -17,7 +17,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 
-from geostream.transport.adapters import disable_resend, metered, set_meter, why
+from geostream.transport.adapters import CONNECT_ERRORS, disable_resend, metered, receive, set_meter, why
 from geostream.transport.answer import (
     Again,
     Ask,
@@ -32,6 +32,7 @@ from geostream.transport.answer import (
     refuse_status,
 )
 from geostream.transport.retry import parse_retry_after
+from geostream.transport.s3_direct import Direct, Keys
 
 if TYPE_CHECKING:
     from geostream.transport.adapters import Meter
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["S3Adapter", "s3_options"]
 
 _UNSATISFIABLE = 416
+_BOTOCORE_KNOWS_MORE = frozenset({301, 302, 303, 307, 308, 400})  # other regions, expired tokens
 _BUSY_CODES = frozenset({"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "Throttling"})
 _KEY_CODES = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed"})
 _MISSING_CODES = frozenset({"NoSuchKey", "NoSuchBucket", "NoSuchVersion"})
@@ -50,6 +52,7 @@ def s3_options(options: dict[str, Any], connections: int) -> dict[str, Any]:
         "max_pool_connections": connections,
         "parameter_validation": False,  # a tenth of a request's work, on what geostream itself wrote
         "response_checksum_validation": "when_required",  # a range has none
+        "user_agent": "geostream",  # botocore's own is put together anew for each request
         **dict(options.get("config_kwargs") or {}),
     }
     config["retries"] = {"total_max_attempts": 1, "mode": "standard"}
@@ -60,14 +63,19 @@ class S3Adapter:
     """s3:// through s3fs's client: status, Content-Range, ETag and If-Match all checked.
 
     The client is called directly, so that s3fs's own retries are out of the way. Each request the client sends is
-    counted where it sends it, a second one after a redirect to another region included. Where the filesystem is the
-    user's own, botocore retries as the user configured it: counted, but not paced by geostream.
+    counted where it sends it, a second one after a redirect to another region included. The first request to a bucket
+    is botocore's; the rest follow its pattern (`Direct`), and where one of them meets a redirect or a 400, botocore
+    asks once more, because it knows what to do about them. Where the filesystem is the user's own, botocore makes all
+    requests, and retries as the user configured it: counted, but not paced by geostream.
     """
 
     def __init__(self, fs: Any, *, owned: bool) -> None:
         self._fs = fs
         self._owned = owned
         self._client: Any = None
+        self._direct: dict[tuple[str, int], Direct] = {}
+        # A session of the user's making may sign, or listen, in ways of its own.
+        self._own_session = fs.session is None
 
     async def _open(self) -> Any:
         client = await self._fs.set_session()
@@ -75,6 +83,7 @@ class S3Adapter:
             _count_requests(client)
             if self._owned:
                 await _disable_inner_resend(client)
+                _leave_dates_alone(client)
             self._client = client
         return client
 
@@ -93,6 +102,13 @@ class S3Adapter:
             if not key:
                 raise Final("it names a bucket, not an object", advice="Pass the URL of a file")
             client = await self._fs.get_s3(bucket)
+            direct = self._direct.get((bucket, id(client))) if not version else None
+            if direct is not None:
+                try:
+                    return await self._fetch_direct(direct, client, key, ask, meter)
+                except AttemptFailed as failure:
+                    if failure.status not in _BOTOCORE_KNOWS_MORE:
+                        raise
             words = {"Bucket": bucket, "Key": key, "Range": ask.range_header}
             if ask.if_match is not None:
                 words["IfMatch"] = ask.if_match
@@ -100,11 +116,40 @@ class S3Adapter:
                 words["VersionId"] = version
             call = client.get_object
             answer = await call(**self._fs._get_s3_method_kwargs(call, self._fs.req_kw, **words))  # noqa: SLF001
+            if self._owned and not version:
+                self._learn(bucket, key, client, meter)
             return await _receive(ask, answer, meter)
         except ClientError as error:
             return _refused(ask, error)
         except (BotoCoreError, ResponseParserError, aiohttp.ClientError, OSError, ValueError) as error:
             raise s3_failure(error) from None
+
+    def _learn(self, bucket: str, key: str, client: Any, meter: Meter) -> None:
+        """Note how the client asks this bucket for an object, where geostream may ask in its stead."""
+        sent = meter.sent
+        if sent is None or not self._own_session or http_session(client) is None:
+            return
+        direct = Direct.learn(sent.url, sent.headers, key)
+        if direct is not None:
+            self._direct[bucket, id(client)] = direct
+
+    async def _fetch_direct(self, direct: Direct, client: Any, key: str, ask: Ask, meter: Meter) -> Body:
+        words = {"range": ask.range_header}
+        if ask.if_match is not None:
+            words["if-match"] = ask.if_match
+        keys = None
+        if direct.signed:
+            now = await client._request_signer._credentials.get_frozen_credentials()  # noqa: SLF001
+            keys = Keys(now.access_key, now.secret_key, now.token)
+        url, headers = direct.request(key, words, keys)
+        session = await http_session(client)._get_session(None)  # noqa: SLF001 - the client's own connections
+        meter.requests += 1
+        try:
+            async with session.get(url, headers=headers, allow_redirects=False) as response:
+                return await receive(ask, response, meter)
+        except CONNECT_ERRORS:
+            meter.requests -= 1  # no connection, so nothing was sent
+            raise
 
     async def aclose(self) -> None:
         """Close the client, if geostream made it."""
@@ -135,14 +180,12 @@ def _head(answer: dict[str, Any]) -> Head:
     facts = answer["ResponseMetadata"]
     headers = facts["HTTPHeaders"]
     length = headers.get("content-length")
-    encoding = headers.get("content-encoding")
     return Head(
         status=facts["HTTPStatusCode"],
         content_range=headers.get("content-range"),
         content_length=int(length) if length is not None and length.isdigit() else None,
         etag=headers.get("etag"),
-        # What was uploaded with "aws-chunked" is stored without it, though the name may stay behind.
-        encoding=None if encoding in ("", "aws-chunked") else encoding,
+        encoding=headers.get("content-encoding"),
     )
 
 
@@ -212,10 +255,11 @@ def _count_requests(client: Any) -> None:
     events.register("before-parse.s3", _on_answer, unique_id="geostream-bytes")
 
 
-def _on_send(**_: Any) -> None:
+def _on_send(request: Any = None, **_: Any) -> None:
     meter = metered()
     if meter is not None:
         meter.requests += 1
+        meter.sent = request
 
 
 def _on_answer(response_dict: dict[str, Any] | None = None, **_: Any) -> None:
@@ -224,9 +268,24 @@ def _on_answer(response_dict: dict[str, Any] | None = None, **_: Any) -> None:
         meter.bytes += len(body)
 
 
+def _leave_dates_alone(client: Any) -> None:
+    """Keep the client from parsing Last-Modified of each answer: it takes longer than signing, for nothing."""
+    factory: Any = getattr(getattr(client, "_endpoint", None), "_response_parser_factory", None)
+    if hasattr(factory, "set_parser_defaults"):
+        factory.set_parser_defaults(timestamp_parser=str)
+
+
 async def _disable_inner_resend(client: Any) -> None:
     """Make the client's HTTP session now, because aiohttp resends by itself unless told otherwise beforehand."""
+    transport = http_session(client)
+    if transport is not None:
+        disable_resend(await transport._get_session(None))  # noqa: SLF001 - nothing public leads there
+
+
+def http_session(client: Any) -> Any:
+    """Return what keeps the client's aiohttp sessions; None where it has none, or goes through a proxy."""
     transport = getattr(getattr(client, "_endpoint", None), "http_session", None)
-    make = getattr(transport, "_get_session", None)
-    if make is not None and getattr(transport, "_sessions", None) is not None:
-        disable_resend(await make(None))
+    if getattr(transport, "_sessions", None) is None or not hasattr(transport, "_get_session"):
+        return None
+    proxies = getattr(transport, "_proxy_config", None)
+    return None if proxies is not None and proxies.proxy_url_for(client.meta.endpoint_url) else transport

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import calendar
 import math
+import time
 from email.utils import formatdate
+from urllib.parse import quote, urlsplit
 
 import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 from hypothesis import given
 from hypothesis import strategies as st
 
 from geostream.transport.answer import Ask, AttemptFailed, Head, empty_body, fulfil, judge, parse_content_range
 from geostream.transport.retry import RetryPolicy, parse_retry_after
+from geostream.transport.s3_direct import Direct, Keys
 
 ranges = st.tuples(st.integers(0, 400), st.integers(1, 200)).map(lambda pair: (pair[0], sum(pair)))
 
@@ -84,6 +91,27 @@ def test_waits_stay_within_their_bounds(attempt, base, cap, draw, asked):
         assert delay <= base * 2.0 ** min(attempt - 1, 60)
     else:
         assert delay >= min(cap, asked)
+
+
+@given(
+    key=st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20),
+    token=st.none() | st.just("token/with+signs="),
+    etag=st.none() | st.just('"0123"'),
+    extra=st.sampled_from([{}, {"x-amz-request-payer": "requester"}]),
+    base=st.sampled_from(["https://bucket.s3.amazonaws.com", "http://127.0.0.1:9000/bucket", "https://host:443/a%20b"]),
+)
+def test_signatures_are_botocores(key, token, etag, extra, base):
+    words = {"range": "bytes=0-9"} | ({} if etag is None else {"if-match": etag})
+    path = quote(key, safe="/~")
+    theirs = AWSRequest("GET", f"{base}/{path}", {**extra, **words})
+    S3SigV4Auth(Credentials("access", "secret", token), "s3", "eu-west-1").add_auth(theirs)
+    sent = theirs.headers
+    direct = Direct.learn(f"{base}/{path}", dict(sent.items()), key)
+    assert direct is not None
+    now = calendar.timegm(time.strptime(sent["X-Amz-Date"], "%Y%m%dT%H%M%SZ"))
+    url, ours = direct.request(key, words, Keys("access", "secret", token), now)
+    assert url.raw_path == urlsplit(f"{base}/{path}").path
+    assert ours == {name.lower(): value for name, value in sent.items()}
 
 
 @given(st.integers(0, 10**9))

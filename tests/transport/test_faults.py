@@ -120,13 +120,15 @@ def test_the_deadline_bounds_the_waiting(remote, server):
         (416, ReadError, "past the end of the file"),
     ],
 )
-def test_what_stays_is_asked_once(remote, server, status, kind, words):
+def test_what_stays_is_not_retried(remote, server, status, kind, words, request):
     server.faults.add(Fault("status", status=status))
     with pytest.raises(ReadError, match=words) as caught:
         read(remote)
     assert type(caught.value) is kind
     assert caught.value.status == status
-    assert server.counters.requests == 1
+    # A request of geostream's own that meets a 400 may have gone to the wrong region: botocore finds the right one.
+    again = status == 400 and request.node.callspec.params["remote"] == "s3-again"
+    assert server.counters.requests == 1 + again
 
 
 def test_a_missing_object_is_not_found(remote, same_counts):

@@ -15,6 +15,7 @@ from geostream.errors import NotFoundError, ReadError
 from geostream.transport import Access, FileEntry, get_range, list_files, run
 
 DATA = bytes(range(256)) * 64
+ODD = "odd &+=%20 ~é'(1).tif"
 
 
 def user(iam, name, actions):
@@ -45,6 +46,7 @@ def store():
     for name in ("a.tif", "sub/b.tif", "sub/b.txt"):
         s3.put_object(Bucket="private", Key=f"scenes/{name}", Body=DATA)
     s3.put_object(Bucket="private", Key="empty.tif", Body=b"")
+    s3.put_object(Bucket="private", Key=f"scenes/{ODD}", Body=DATA)
     switch = urllib.request.Request(
         f"{endpoint}/moto-api/reset-auth", b"0", {"Content-Type": "text/plain"}, method="POST"
     )
@@ -70,6 +72,19 @@ def access_of(store, quick, monkeypatch):
         return Access(words, retry=quick)
 
     return make
+
+
+@pytest.mark.parametrize("key", ["scenes/a.tif", f"scenes/{ODD}"])
+def test_further_requests_are_signed_here(store, access_of, key, monkeypatch):
+    access = access_of(store[1])
+    bodies = [run(get_range(f"s3://private/{key}", access, i, i + 10)) for i in range(3)]
+    etag = bodies[0].etag
+    assert [body.bytes for body in bodies] == [DATA[i : i + 10] for i in range(3)]
+    with monkeypatch.context() as patch:  # which botocore has no part in
+        patch.setattr("aiobotocore.client.AioBaseClient._make_api_call", None)
+        assert run(get_range(f"s3://private/{key}", access, 5, 10, etag=etag)).bytes == DATA[5:10]
+        with pytest.raises(NotFoundError, match="NoSuchKey"):
+            run(get_range("s3://private/none", access, 5, 10))
 
 
 def test_signed_requests_read_a_private_bucket(store, access_of):
@@ -127,12 +142,12 @@ def test_listings(store, access_of):
     with stats.measure() as measured:
         found = run(list_files("s3://private/scenes/", access))
     etag = found[0].etag
-    names = ["a.tif", "sub/b.tif", "sub/b.txt"]
+    names = ["a.tif", ODD, "sub/b.tif", "sub/b.txt"]
     assert found == [FileEntry(f"s3://private/scenes/{name}", len(DATA), etag) for name in names]
     assert measured.requests == 1
     globbed = {
-        "s3://private/scenes/*.tif": ["scenes/a.tif"],
-        "s3://private/**/*.tif": ["empty.tif", "scenes/a.tif", "scenes/sub/b.tif"],
+        "s3://private/scenes/*.tif": ["scenes/a.tif", f"scenes/{ODD}"],
+        "s3://private/**/*.tif": ["empty.tif", "scenes/a.tif", f"scenes/{ODD}", "scenes/sub/b.tif"],
         "s3://private/scenes/**/*.txt": ["scenes/sub/b.txt"],
         "s3://private/scenes/sub": ["scenes/sub/b.tif", "scenes/sub/b.txt"],
         "s3://private/scenes/a.tif": ["scenes/a.tif"],
