@@ -98,16 +98,15 @@ def decode_tile(data: Data, codec: TileCodec) -> Array:
 
 def _fit(tile: Array, shape: tuple[int, int, int]) -> Array:
     """Give the tile its three axes; image codecs may hold less than the whole tile at the raster's edge."""
-    rows, columns, samples = shape
-    if tile.size == rows * columns * samples:
-        return tile.reshape(shape)
     if tile.ndim == 2:  # noqa: PLR2004 - (rows, columns)
         tile = tile[:, :, None]
-    if tile.ndim != 3 or tile.shape[2] != samples:  # noqa: PLR2004 - (rows, columns, samples)
+    if tile.shape == shape:
+        return tile
+    rows, columns, samples = shape
+    if tile.ndim != 3 or tile.shape[0] > rows or tile.shape[1] > columns or tile.shape[2] != samples:  # noqa: PLR2004 - as above
         raise DecodeError(f"it decodes to an array of shape {tile.shape} where {shape} was expected")
     fitted = np.zeros(shape, tile.dtype)
-    part = tile[:rows, :columns]
-    fitted[: part.shape[0], : part.shape[1]] = part
+    fitted[: tile.shape[0], : tile.shape[1]] = tile
     return fitted
 
 
@@ -140,10 +139,23 @@ def _plain(data: Data, codec: TileCodec) -> Array:
 
 
 def _lerc(data: Data, codec: TileCodec) -> Array:
+    """Undo LERC: what its masks leave out is NaN in float images, and may be all there is of an 8-bit alpha band."""
     blob = _LERC_WRAPPERS[codec.lerc_compression](data)
-    tile = imagecodecs.lerc_decode(blob)
-    native = codec.dtype.newbyteorder("=")
-    return tile.astype(native, copy=False)
+    tile, mask = (*imagecodecs.lerc_decode(blob, masks=True), None)[:2]
+    rows, columns, samples = codec.shape
+    if tile.dtype != codec.dtype.newbyteorder("="):
+        raise DecodeError(f"it holds {tile.dtype} pixels where {codec.dtype.newbyteorder('=')} were expected")
+    if (mask is not None and mask.ndim == 3) or tile.shape[:2] != (rows, columns):  # noqa: PLR2004 - bands first
+        tile = np.moveaxis(tile, 0, 2)
+        mask = None if mask is None else np.moveaxis(mask, 0, 2)
+    tile = tile.reshape(rows, columns, -1)
+    if tile.shape[2] == samples - 1 and tile.dtype == np.uint8:
+        opaque = np.full((rows, columns), True) if mask is None else mask
+        return np.dstack([tile, np.where(opaque, np.uint8(255), np.uint8(0))])
+    if mask is not None and tile.dtype.kind == "f":
+        tile = np.where(mask.reshape(rows, columns, -1), tile, tile.dtype.type(np.nan))
+    # Big-endian files hold pixels whose bytes were swapped before they were taken for numbers and compressed.
+    return np.ascontiguousarray(tile).view(codec.dtype).astype(codec.dtype.newbyteorder("="), copy=False)
 
 
 def _jpeg(data: Data, codec: TileCodec) -> Array:
