@@ -180,6 +180,8 @@ class DataLoader(torch_data.DataLoader[Any]):
     def _open(self) -> Iterator[Any]:
         if self.num_workers == 0 and hasattr(self.dataset, "prefetch") and hasattr(self.dataset, "assemble"):
             return _InFlight(self)
+        if self._source is not None:
+            self._source.fix_seed()  # before torch draws its workers' seed, so that orders do not depend on workers
         return super().__iter__()
 
     def _begin(self, progress: _Progress) -> None:

@@ -153,6 +153,10 @@ class EpochSampler(Sampler[Item], Generic[Item]):
             return dist.get_rank(), dist.get_world_size()
         return 0, 1
 
+    def fix_seed(self) -> int:
+        """The seed, drawn now if it has not been: for whoever is about to draw numbers of their own."""
+        return self._fixed_seed(self.ranks()[1])
+
     def _rewind(self, epoch: int, position: int) -> None:
         self._epoch, self._position, self._claimed = epoch, position, False
 
