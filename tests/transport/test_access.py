@@ -6,7 +6,6 @@ import copy
 import pickle
 from pathlib import Path
 
-import aiohttp
 import fsspec
 import pytest
 
@@ -63,7 +62,7 @@ def test_equal_options_are_equal_and_hash_alike():
         assert one != other
     fs = fsspec.filesystem("memory")
     assert Access(fs=fs) == Access(fs=fs) != Access()
-    odd = Access({"client_kwargs": {"auth": aiohttp.BasicAuth("a", "b"), "set": {1, 2}, "bytes": bytearray(b"x")}})
+    odd = Access({"client_kwargs": {"auth": object(), "set": {1, 2}, "bytes": bytearray(b"x")}})
     assert odd == odd  # noqa: PLR0124 - what cannot hash is itself only
     assert hash(odd) == hash(odd)
 

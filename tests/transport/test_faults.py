@@ -11,7 +11,7 @@ import pytest
 from geostream.accounting import stats
 from geostream.errors import NotFoundError, ReadError
 from geostream.testing import Fault
-from geostream.transport import Access, get_range, run
+from geostream.transport import Access, get_range, run, scan_session
 
 KEY = "dir/some file.bin"
 
@@ -203,6 +203,19 @@ def test_hundreds_at_once_with_faults_count_alike(remote, server, data, same_cou
 
     bodies = run(all_of_them())
     assert [body.bytes for body in bodies] == [data[i * 900 : i * 900 + 500] for i in range(300)]
+
+
+def test_requests_in_flight_are_bounded(remote, server, data, monkeypatch):
+    monkeypatch.setattr("geostream.transport.clients.IN_FLIGHT", 8)
+    url_for, access = remote
+    server.faults.add(Fault("stall", seconds=0.01))
+
+    async def all_of_them():
+        return await asyncio.gather(*(get_range(url_for(KEY), access, i, i + 500) for i in range(60)))
+
+    with scan_session() as session:
+        assert [body.bytes for body in session.run(all_of_them())] == [data[i : i + 500] for i in range(60)]
+    assert 1 < server.counters.peak_in_flight <= 8
 
 
 def test_errors_travel_between_processes(remote, server):
