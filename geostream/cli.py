@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from affine import Affine
 
 from geostream.errors import ConfigError, GeostreamError, redact
 
@@ -30,6 +31,9 @@ app = typer.Typer(
 
 NUMBERS = {"--bounds": 4, "--window": 4, "--shape": 2, "--res": 2, "--bands": sys.maxsize}
 """Options of several numbers, and how many at most: ``--bounds 1 2 3 4`` and ``--bounds 1,2,3,4`` mean the same."""
+
+_MANY = 12
+"""Entries of a mapping, such as a palette, beyond which a table only says how many there are."""
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="A local path or any fsspec URL: s3://, gs://, https://, …")]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON on stdout.")]
@@ -110,7 +114,7 @@ def read(
         "shape": list(patch.data.shape),
         "dtype": str(patch.data.dtype),
         "crs": _plain(patch.crs),
-        "transform": list(patch.transform)[:6],
+        "transform": _plain(patch.transform),
         "valid": float(patch.valid.mean()),
         "requests": used.requests,
         "bytes": used.bytes,
@@ -201,18 +205,19 @@ def _parse_options(text: str | None) -> dict[str, Any] | None:
 
 def _plain(value: Any) -> Any:
     """``value`` in JSON's types: records as dictionaries, a CRS as its authority's code, dtypes as their names."""
+    if isinstance(value, Affine):
+        return list(value)[:6]
     if hasattr(value, "to_authority"):
         authority = value.to_authority()
         return ":".join(authority) if authority else value.to_wkt()
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, str | int | float | bool) or value is None:
-        return value if value == value else "nan"  # noqa: PLR0124 - JSON has no NaN
-    if isinstance(value, Sequence | set | frozenset) and not isinstance(value, bytes):
+    if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes):
         return [_plain(item) for item in value]
-    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
-        return _plain(value.item())
-    return str(value)
+    if hasattr(value, "item"):  # numpy's scalars
+        value = value.item()
+    is_json = value is None or (isinstance(value, str | int | float) and value == value)  # noqa: PLR0124 - not NaN
+    return value if is_json else str(value)
 
 
 def _report(facts: Mapping[str, Any], title: str, *, as_json: bool) -> None:
@@ -221,10 +226,24 @@ def _report(facts: Mapping[str, Any], title: str, *, as_json: bool) -> None:
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("", "", title=title, show_header=False, title_justify="left")
     for name, value in facts.items():
-        table.add_row(
-            name.replace("_", " "), value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        )
+        table.add_row(name.replace("_", " "), Text(_words(value)))  # Text: brackets are no markup here
     Console().print(table)
+
+
+def _words(value: Any) -> str:
+    """A value in JSON's types for people: lists as their items, long mappings as their length."""
+    if value is None or value == []:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_words, value))
+    if isinstance(value, dict):
+        if len(value) > _MANY:
+            return f"{len(value)} entries"
+        return ", ".join(f"{key}: {_words(item)}" for key, item in value.items()) or "none"
+    return str(value)

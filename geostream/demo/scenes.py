@@ -13,9 +13,10 @@ from geostream.testing.rasters import write_cog
 from geostream.testing.scenery import scene, scene_labels
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["SCENES", "Images", "Labels", "Scene", "write_archive"]
+__all__ = ["SCENES", "Images", "Labels", "Scene", "open_archive", "write_archive"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,11 @@ class Labels(gs.RasterDataset):
     filename_glob = "labels_*.tif"
     filename_regex = r"^labels_.*_(?P<date>\d{8})"
     is_image = False
+
+
+def open_archive(url: str, storage_options: Mapping[str, Any]) -> tuple[Images, Labels]:
+    """The archive as datasets. Both zones come out in the first scene's; chips of the other are warped."""
+    return Images(url, storage_options=storage_options), Labels(url, storage_options=storage_options)
 
 
 def write_archive(folder: Path, size: int) -> int:

@@ -20,20 +20,23 @@ from rich.table import Table
 from shapely import box
 
 import geostream as gs
+from geostream.demo import streamed, vsicurl
 from geostream.demo.model import Segmenter
 from geostream.demo.pictures import View, draw_batch, draw_footprints
-from geostream.demo.scenes import Images, Labels, write_archive
-from geostream.demo.vsicurl import GDAL_OPTIONS, Job, run_apart
+from geostream.demo.scenes import open_archive, write_archive
 from geostream.testing import RangeServer
 from geostream.testing.scenery import CLASSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from geostream.demo.scenes import Images
     from geostream.testing.process import ServerProcess
 
 __all__ = ["Arm", "run"]
 
+Box = tuple[float, float, float, float]
+"""xmin, ymin, xmax, ymax of a chip in the CRS of the first scene."""
 CHIP, BATCH = 256, 16
 WORKERS = 4
 MEAN, STD = (90.0, 90.0, 65.0, 115.0), (55.0, 45.0, 40.0, 65.0)
@@ -86,10 +89,11 @@ def run(
         with RangeServer.spawn(folder, latency=latency) as server:
             place = f"{server.s3_url()}, {latency * 1000:.0f} ms a request"
             console.print(f"{stored / 1e6:.0f} MB of COGs at {place}")
-            with console.status("reading the same windows with geostream and with rasterio"):
-                ours, windows = read_with_geostream(server, max(2, steps // 2))
-                theirs = read_with_rasterio(server, windows)
-            images, labels = _open(server)
+            images, labels = open_archive(server.s3_url(), server.storage_options)
+            with console.status("reading the same chips with geostream and with rasterio"):
+                batches = draw_chips(images, max(2, steps // 2))
+                ours = read_with_geostream(server, batches)
+                theirs = read_with_rasterio(server, batches, images)
             model, figures = train(images & labels, steps, progress=progress)
             views = [_look(images, number, server.storage_options) for number in range(len(images.index))]
     pictures = [out / "batch.png", out / "footprints.png"]
@@ -111,33 +115,33 @@ def run(
     }
 
 
-def read_with_geostream(server: ServerProcess, batches: int) -> tuple[Arm, list[list[Any]]]:
-    """List the archive, read its headers, then random chips; returns what it took, and the windows of each batch."""
-    server.reset()
-    started = time.perf_counter()
-    images, labels = _open(server)
+def draw_chips(images: Images, batches: int) -> list[list[Box]]:
+    """Where the comparison reads: ``batches`` batches of random chips, each batch from one scene."""
     sampler = gs.samplers.RandomBatchGeoSampler(images, size=CHIP, batch_size=BATCH, length=batches * BATCH)
-    windows = list(sampler)
-    for _ in gs.DataLoader(images & labels, batch_sampler=windows):
-        pass
-    return _arm(server, time.perf_counter() - started, windows), windows
+    return [[(x.start, y.start, x.stop, y.stop) for x, y, *_ in batch] for batch in sampler]
 
 
-def read_with_rasterio(server: ServerProcess, windows: list[list[Any]]) -> Arm:
-    """Read the same windows with rasterio over ``/vsicurl``, in torch's workers."""
-    images, _ = _open(server)
-    scenes = images.index
-    batches = []
-    for batch in windows:
-        chips = []
-        for x, y, *_ in batch:
-            overlap = scenes.geometry.intersection(box(x.start, y.start, x.stop, y.stop)).area.to_numpy()
-            name = scenes["filepath"].iloc[int(overlap.argmax())].rpartition("/")[2]
-            urls = server.url_for(name), server.url_for(name.replace("image_", "labels_"))
-            chips.append((*urls, (x.start, y.start, x.stop, y.stop)))
-        batches.append(chips)
+def read_with_geostream(server: ServerProcess, batches: list[list[Box]]) -> Arm:
+    """List the archive, read its headers, then all chips and their masks."""
     server.reset()
-    return _arm(server, run_apart(Job(batches, str(images.crs), CHIP, WORKERS)), windows)
+    seconds = streamed.read_apart(streamed.Job(server.s3_url(), server.storage_options, batches))
+    return _arm(server, seconds, batches)
+
+
+def read_with_rasterio(server: ServerProcess, batches: list[list[Box]], images: Images) -> Arm:
+    """Read the same chips and masks with rasterio over ``/vsicurl``, in torch's workers."""
+    job = vsicurl.Job(
+        [[_locate(server, images, chip) for chip in batch] for batch in batches], str(images.crs), CHIP, WORKERS
+    )
+    server.reset()
+    return _arm(server, vsicurl.read_apart(job), batches)
+
+
+def _locate(server: ServerProcess, images: Images, chip: Box) -> tuple[str, str, Box]:
+    """URLs of the image and the labels that hold ``chip``, which someone who reads files must find first."""
+    overlap = images.index.geometry.intersection(box(*chip)).area.to_numpy()
+    name = images.index["filepath"].iloc[int(overlap.argmax())].rpartition("/")[2]
+    return server.url_for(name), server.url_for(name.replace("image_", "labels_")), chip
 
 
 def train(pairs: gs.GeoDataset, steps: int, *, progress: bool) -> tuple[Segmenter, dict[str, float]]:
@@ -187,15 +191,9 @@ def train(pairs: gs.GeoDataset, steps: int, *, progress: bool) -> tuple[Segmente
     return model, figures
 
 
-def _open(server: ServerProcess) -> tuple[Images, Labels]:
-    """The archive as datasets. Both zones come out in the first scene's; chips of the other are warped."""
-    url, options = server.s3_url(), server.storage_options
-    return Images(url, storage_options=options, resampling="bilinear"), Labels(url, storage_options=options)
-
-
-def _arm(server: ServerProcess, seconds: float, windows: list[list[Any]]) -> Arm:
+def _arm(server: ServerProcess, seconds: float, batches: list[list[Box]]) -> Arm:
     counters = server.counters
-    return Arm(seconds, sum(map(len, windows)), counters.requests, counters.bytes_sent)
+    return Arm(seconds, sum(map(len, batches)), counters.requests, counters.bytes_sent)
 
 
 def _look(images: Images, number: int, options: dict[str, Any]) -> View:
@@ -217,7 +215,7 @@ def _name(crs: Any) -> str:
 
 def _table(ours: Arm, theirs: Arm) -> Table:
     chips = f"{ours.chips} chips of {CHIP} x {CHIP} with masks, the same windows"
-    tuned = ", ".join(f"{name}={value}" for name, value in GDAL_OPTIONS.items())
+    tuned = ", ".join(f"{name}={value}" for name, value in vsicurl.GDAL_OPTIONS.items())
     table = Table(title=chips, caption=f"GDAL: {tuned}", title_justify="left", caption_justify="left")
     table.add_column("")
     for heading in ("chips/s", "seconds", "requests", "MB"):
@@ -237,8 +235,8 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=UserWarning, module="lightning")
-            warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+            warnings.filterwarnings("ignore", module="lightning")
+            warnings.filterwarnings("ignore", message=".*(does not have many workers|LeafSpec).*")
             yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):

@@ -7,7 +7,6 @@ stdout), so that it forks its workers from a process that has not opened anythin
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -21,12 +20,13 @@ from rasterio.vrt import WarpedVRT
 from rasterio.windows import Window
 from torch.utils.data import DataLoader, Dataset
 
+from geostream.demo.streamed import run_module
 from geostream.grid import parse_crs, same_crs
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["GDAL_OPTIONS", "Job", "run_apart"]
+__all__ = ["GDAL_OPTIONS", "Job", "read_apart"]
 
 GDAL_OPTIONS = {
     "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",
@@ -91,22 +91,9 @@ def _open(url: str) -> Any:
     return rasterio.open(f"/vsicurl/{url}")
 
 
-def run_apart(job: Job) -> float:
-    """Read all of ``job`` in a process of its own; returns the seconds from the loader's start to its last batch.
-
-    Raises:
-        RuntimeError: if that process fails; its last line on stderr is the message.
-    """
-    done = subprocess.run(
-        [sys.executable, "-m", "geostream.demo.vsicurl"],
-        input=json.dumps(asdict(job)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"rasterio's arm failed: {done.stderr.strip().splitlines()[-1:]}")
-    return float(json.loads(done.stdout)["seconds"])
+def read_apart(job: Job) -> float:
+    """Read all of ``job`` in a process of its own; returns the seconds from the loader's start to its last batch."""
+    return run_module("geostream.demo.vsicurl", asdict(job))
 
 
 def main() -> None:
