@@ -12,7 +12,7 @@ import pytest
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geostream.transport.answer import Ask, AttemptFailed, Head, empty_body, fulfil, judge, parse_content_range
@@ -22,6 +22,7 @@ from geostream.transport.s3_direct import Direct, Keys
 ranges = st.tuples(st.integers(0, 400), st.integers(1, 200)).map(lambda pair: (pair[0], sum(pair)))
 
 
+@settings(deadline=None)
 @given(
     st.integers(0, 2**62), st.integers(1, 2**40), st.integers(0, 2**40) | st.none(), st.sampled_from(["bytes", "Bytes"])
 )
@@ -32,6 +33,7 @@ def test_content_range_round_trip(start, length, more, unit):
     assert (said.start, said.stop, said.total) == (start, start + length, total)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40) | st.from_regex(r"bytes [0-9*-]{1,9}/[0-9*]{1,9}", fullmatch=True))
 def test_content_range_is_parsed_consistently_or_not_at_all(text):
     said = parse_content_range(text)
@@ -40,6 +42,7 @@ def test_content_range_is_parsed_consistently_or_not_at_all(text):
         assert said.total is None or said.stop <= said.total
 
 
+@settings(deadline=None)
 @given(ranges, st.integers(0, 500), st.sampled_from(["partial", "whole", "whole-unsized"]))
 def test_right_answers_give_the_slice(asked, size, kind):
     ask, content = Ask("x", *asked), bytes(i % 251 for i in range(size))
@@ -65,6 +68,7 @@ def test_right_answers_give_the_slice(asked, size, kind):
     assert (body.bytes, body.total) == (part, size)
 
 
+@settings(deadline=None)
 @given(ranges, ranges, st.integers(1, 700) | st.none(), st.integers(0, 300), st.integers(0, 300) | st.none())
 def test_nothing_but_the_range_asked_for_is_believed(asked, answered, total, length, declared):
     ask = Ask("x", *asked)
@@ -77,6 +81,7 @@ def test_nothing_but_the_range_asked_for_is_believed(asked, answered, total, len
     assert ask.start + len(body.bytes) == (ask.stop if total is None else min(ask.stop, total))
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 10_000),
     st.floats(0, 100),
@@ -93,6 +98,7 @@ def test_waits_stay_within_their_bounds(attempt, base, cap, draw, asked):
         assert delay >= min(cap, asked)
 
 
+@settings(deadline=None)
 @given(
     key=st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20),
     token=st.none() | st.just("token/with+signs="),
@@ -114,6 +120,7 @@ def test_signatures_are_botocores(key, token, etag, extra, base):
     assert ours == {name.lower(): value for name, value in sent.items()}
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**9))
 def test_retry_after_in_both_forms(seconds):
     now = 1_700_000_000.0
@@ -122,6 +129,7 @@ def test_retry_after_in_both_forms(seconds):
     assert parse_retry_after(formatdate(now - seconds, usegmt=True), now) == 0
 
 
+@settings(deadline=None)
 @given(st.text(max_size=30))
 def test_retry_after_of_any_text(text):
     seconds = parse_retry_after(text)
