@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Segmenter"]
 
+_NOWHERE = -1
+"""Stands in masks for what holds no data."""
 _STRIDE = 4
 """Pixels of a chip to one score, along each axis."""
 
@@ -47,15 +49,16 @@ class Segmenter(LightningModule):
         """The first batch as the model got it: normalised and augmented."""
 
     def training_step(self, batch: dict[str, Any], index: int) -> Tensor:
-        """Cross entropy of one batch: image float32 (B, C, H, W), mask int64 (B, H, W)."""
-        image, mask = batch["image"], batch["mask"].squeeze(1) if batch["mask"].ndim == 4 else batch["mask"]  # noqa: PLR2004
+        """Cross entropy of one batch: image float32 (B, C, H, W), mask int64 (B, H, W), mask_valid (B, 1, H, W)."""
+        # A chip may reach beyond a scene that lies askew: what is not there is not learnt.
+        image, mask = batch["image"], batch["mask"].masked_fill(~batch["mask_valid"].squeeze(1).bool(), _NOWHERE)
         scores, sparse = self.net(image), mask[:, ::_STRIDE, ::_STRIDE]
-        loss = cross_entropy(scores, sparse)
+        loss = cross_entropy(scores, sparse, ignore_index=_NOWHERE)
         if index == 0:
             self.batch = {"image": image.detach().clone(), "mask": mask.clone()}
         self.chips.extend(batch["bounds"])
         self.losses.append(float(loss.detach()))
-        self.accuracies.append(float((scores.argmax(1) == sparse).float().mean()))
+        self.accuracies.append(float((scores.argmax(1) == sparse)[sparse != _NOWHERE].float().mean()))
         self.log("loss", loss.detach(), prog_bar=True)
         self.log("accuracy", self.accuracies[-1], prog_bar=True)
         return loss

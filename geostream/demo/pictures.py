@@ -51,7 +51,7 @@ def draw_batch(
     Args:
         path: PNG to write.
         images: colours (B, H, W, 3) from 0 to 1.
-        masks: classes (B, H, W).
+        masks: classes (B, H, W), negative where there is no data.
         guesses: classes (B, H, W).
     """
     figure = _figure(14.4, 11.3)
@@ -66,7 +66,7 @@ def draw_batch(
         for axis, classes in ((truth, masks[number]), (guess, guesses[number])):
             axis.imshow(image)
             axis.imshow(
-                classes,
+                np.ma.masked_where(masks[number] < 0, classes),
                 cmap=ListedColormap(_COLOURS),
                 vmin=0,
                 vmax=len(CLASSES) - 1,
@@ -105,7 +105,7 @@ def draw_footprints(path: Path, views: Sequence[View], chips: np.ndarray[Any, An
         )
     for xmin, xmax, ymin, ymax in chips:
         box = {"xy": (xmin, ymin), "width": xmax - xmin, "height": ymax - ymin}
-        axis.add_patch(Rectangle(**box, facecolor=(1, 1, 1, 0.07), edgecolor=_CHIP, linewidth=0.8, zorder=3))
+        axis.add_patch(Rectangle(**box, facecolor=(1, 1, 1, 0.04), edgecolor=_CHIP, linewidth=0.6, zorder=3))
     xs, ys = np.array([corner for view in views for corner in view.outline]).T
     margin = 0.04 * np.ptp(ys)
     axis.set(
@@ -132,7 +132,7 @@ def draw_footprints(path: Path, views: Sequence[View], chips: np.ndarray[Any, An
 def _brighter(colours: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """``colours`` (H, W, 3 or 4) from 0 to 1 as a screen should show them: aerial photographs are dark."""
     bright = colours.copy()
-    bright[..., :3] **= 0.7
+    bright[..., :3] **= 0.8
     return bright
 
 

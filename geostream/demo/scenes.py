@@ -64,7 +64,7 @@ class Labels(gs.RasterDataset):
 
 def open_archive(url: str, storage_options: Mapping[str, Any]) -> tuple[Images, Labels]:
     """The archive as datasets. Both zones come out in the first scene's; chips of the other are warped."""
-    return Images(url, storage_options=storage_options), Labels(url, storage_options=storage_options)
+    return Images(url, storage_options=storage_options), Labels(url, storage_options=storage_options, valid=True)
 
 
 def write_archive(folder: Path, size: int) -> int:
