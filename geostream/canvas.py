@@ -10,6 +10,7 @@ import numpy as np
 
 from geostream.accounting import stats
 from geostream.header import MaskKind
+from geostream.plan import tiles_under
 from geostream.validity import differs_from_nodata
 from geostream.warp import resample
 
@@ -53,12 +54,13 @@ class Canvas:
     """Where one job's pixels come together. Tiles may be pasted from several threads: they never overlap.
 
     Args:
-        job: what is drawn.
-        out: array (C, H, W) of the output grid to draw into, whatever its dtype; by default a new one in the file's.
+        job: what is drawn, into the request's ``out`` if it has one, else into a new array in the file's dtype.
+        stored: number of tiles that will be pasted; where some under the window are missing they are sparse.
     """
 
-    def __init__(self, job: Job, out: Array | None = None) -> None:
+    def __init__(self, job: Job, stored: int = 0) -> None:
         self.job = job
+        out = job.request.out
         header, grid = job.header, job.request.grid
         shape = (len(job.bands), grid.height, grid.width)
         self._fill = np.array([_cast(header.fill(band), header.dtype) for band in job.bands])
@@ -71,7 +73,7 @@ class Canvas:
             self._window_data = np.empty((shape[0], *size), header.dtype)
             self._valid = self._window_valid = np.empty((planes, *size), bool)
             if window is None:
-                self._data[...] = self._fill[:, None, None]
+                self._put_fill(self._data)
                 self._valid = np.zeros((planes, *shape[1:]), bool)
         else:
             assert job.window is not None
@@ -81,13 +83,20 @@ class Canvas:
             self._valid = np.empty((planes, *shape[1:]), bool)
             self._window_valid = self._valid[part]
             if self._window_data.shape != shape:
-                self._data[...] = self._fill[:, None, None]
+                self._put_fill(self._data)
                 self._valid[...] = False
-        self._clear_window()
+        if stored < tiles_under(job):
+            self._draw_sparse()
+        elif header.mask is MaskKind.ALL_VALID:
+            self._window_valid[...] = True
 
-    def _clear_window(self) -> None:
+    def _put_fill(self, target: Array) -> None:
+        with np.errstate(invalid="ignore"):  # a NaN has no integer; where it stands for no data it is invalid
+            target[...] = self._fill[:, None, None]
+
+    def _draw_sparse(self) -> None:
         """Draw what sparse tiles look like; stored ones are pasted over it."""
-        self._window_data[...] = self._fill[:, None, None]
+        self._put_fill(self._window_data)
         header = self.job.header
         if self._by_nodata:
             for plane, value, band in zip(self._window_valid, self._fill, self.job.bands, strict=True):
@@ -104,11 +113,16 @@ class Canvas:
 
     def draw(self, data: Array, valid: Bools) -> None:
         """Take the whole window's pixels (C, h, w) and their validity (C or 1, h, w)."""
-        self._window_data[...] = data
+        with np.errstate(invalid="ignore"):  # as in `_put_fill`
+            self._window_data[...] = data
         self._window_valid[...] = valid
 
     def paste(self, ifd: int, index: int, tile: Array) -> None:
         """Paste what the window covers of a decoded tile (rows, columns, samples) of image ``ifd``."""
+        with np.errstate(invalid="ignore"):  # as in `_put_fill`
+            self._paste(ifd, index, tile)
+
+    def _paste(self, ifd: int, index: int, tile: Array) -> None:
         level = self.job.header.levels[self.job.level]
         if level.mask is not None and ifd == level.mask.ifd:
             _, part, cut = self._place(level.mask, index)
@@ -164,7 +178,8 @@ class Canvas:
             valid = valid[:1]  # one mask holds for all bands
         if not valid.all():
             np.copyto(data, self._fill[:, None, None], where=~valid)
-        self._data[...] = data
+        with np.errstate(invalid="ignore"):  # as in `_put_fill`
+            self._data[...] = data
         stats.add(warp_seconds=time.perf_counter() - began)
         return valid
 

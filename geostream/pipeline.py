@@ -170,7 +170,7 @@ class Run:
             elif job.window is not None and not job.header.levels:
                 self._run(self._gdal(number, job))
             else:
-                self._canvases[number] = Canvas(job, job.request.out)
+                self._canvases[number] = Canvas(job, len(keys))
                 known |= self._want(number, job, keys, fresh)
                 if not keys:
                     self._finish(number)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from geostream.header import RasterHeader, TileTable
     from geostream.transport import Access
 
-__all__ = ["Fetch", "Job", "MergeCosts", "ReadPlan", "Request", "Source", "TileKey", "plan_job", "plan_reads"]
+__all__ = ["Fetch", "Job", "Layout", "MergeCosts", "ReadPlan", "Request", "Source", "TileKey", "plan_job", "plan_reads"]
 
 TileKey = tuple[int, int, int]
 """(number of the source in the plan, directory, tile index)."""
@@ -46,6 +46,20 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """The channels of a sample that one request fills."""
+
+    dtype: np.dtype[Any]
+    """Pixel type of the sample."""
+    channels: int
+    """Channels of the sample."""
+    first: int
+    """The request's first channel."""
+    count: int
+    """Number of channels it fills."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What of which file is wanted on which grid."""
 
@@ -57,6 +71,9 @@ class Request:
     """1-based bands in the order wanted; None for all."""
     resampling: str = "nearest"
     """Name of the kernel, one of `geostream.warp.RESAMPLINGS`; unused where pixels are pasted."""
+    layout: Layout | None = None
+    """Where its pixels belong in a sample, so that they may be drawn straight into a batch; None if that is undecided,
+    as where several scenes are mosaicked."""
     out: NDArray[Any] | None = field(default=None, compare=False, repr=False)
     """Array (C, H, W) to draw into, such as part of a batch; its dtype may differ from the file's."""
 
@@ -295,6 +312,14 @@ def stored_tiles(table: TileTable, window: Window, planes: tuple[int, ...]) -> N
     indexes: NDArray[np.intp] = ((plane * table.down + row) * table.across + column).ravel()
     stored: NDArray[np.intp] = indexes[table.counts[indexes] > 0]
     return stored
+
+
+def tiles_under(job: Job) -> int:
+    """Number of tiles under a job's window, sparse ones included."""
+    if job.window is None:
+        return 0
+    spans = [(tile_span(table, job.window), planes) for table, planes in tables_of(job)]
+    return sum((r.stop - r.start) * (c.stop - c.start) * len(planes) for (r, c), planes in spans)
 
 
 def _check_within_file(table: TileTable, indexes: NDArray[np.intp], header: RasterHeader, source: Source) -> None:

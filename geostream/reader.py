@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "Patch", "Request", "Source", "read_headers", "read_many", "submit_many"]
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 COSTS = MergeCosts(max_gap=2**13, max_size=2**21)
 """A request costs as much as fetching some kilobytes more; 2 MiB are some 20 ms of one connection's bandwidth."""
 
 _GDAL_THREADS = 16
-_REMEMBERED = 4096
+_REMEMBERED_HEADERS = 4096
+_REMEMBERED_FILES = 64
 CACHE_BYTES = 2**27
 """Bytes of decoded tiles kept for later batches."""
 
@@ -51,7 +53,8 @@ class _Memory:
     def __init__(self, cache_bytes: int) -> None:
         self.tiles = TileStore(cache_bytes)
         self.headers: OrderedDict[Source, asyncio.Task[RasterHeader]] = OrderedDict()
-        self.gdal: OrderedDict[Source, asyncio.Task[GdalFile]] = OrderedDict()
+        self.gdal: OrderedDict[tuple[Source, object], asyncio.Task[GdalFile]] = OrderedDict()
+        """By source and version: its ETag, or else the very header that was read."""
 
 
 class _Process:
@@ -122,23 +125,24 @@ async def _header_or_error(source: Source) -> RasterHeader | GeostreamError:
 async def _header(source: Source) -> RasterHeader:
     if source.header is not None:
         return source.header
-    return await _once(_process.memory.headers, source, lambda: open_source(source))
+    return await _once(_process.memory.headers, source, lambda: open_source(source), _REMEMBERED_HEADERS)
 
 
 async def _once(
-    memory: OrderedDict[Source, asyncio.Task[T]], source: Source, make: Callable[[], Coroutine[Any, Any, T]]
+    memory: OrderedDict[K, asyncio.Task[T]], key: K, make: Callable[[], Coroutine[Any, Any, T]], limit: int
 ) -> T:
-    """Do something once per source, however many ask for it at the same time; failures are not remembered."""
-    task = memory.get(source)
+    """Do something once per key, however many ask for it at the same time; failures are not remembered."""
+    task = memory.get(key)
     if task is None:
-        task = memory[source] = asyncio.ensure_future(make())
-        while len(memory) > _REMEMBERED:
+        task = memory[key] = asyncio.ensure_future(make())
+        while len(memory) > limit:
             memory.popitem(last=False)
+    memory.move_to_end(key)
     try:
         return await asyncio.shield(task)
     except GeostreamError:
-        if memory.get(source) is task:
-            del memory[source]
+        if memory.get(key) is task:
+            del memory[key]
         raise
 
 
@@ -171,10 +175,15 @@ def _etag(header: RasterHeader | GeostreamError) -> str | None:
 
 async def _read_with_gdal(job: Job) -> Patch:
     source = job.request.source
-    file = await _once(_process.memory.gdal, source, lambda: gdal_file(source, job.header))
+    file = await _once(
+        _process.memory.gdal,
+        (source, job.header.etag or job.header),
+        lambda: gdal_file(source, job.header),
+        _REMEMBERED_FILES,
+    )
 
     def read() -> Patch:
-        canvas = Canvas(job, job.request.out)
+        canvas = Canvas(job)
         pixels = file.read(job)
         if pixels is not None:
             canvas.draw(*pixels)

@@ -113,7 +113,26 @@ def _stack(key: str, values: list[Any]) -> Any:
     if not all(isinstance(value, Tensor) for value in values):
         return values
     _check_shapes(key, values, "a batch's samples must be of one size")
-    return torch.stack(values)
+    whole = _common_tensor(values)
+    return torch.stack(values) if whole is None else whole
+
+
+def _common_tensor(values: Sequence[Tensor]) -> Tensor | None:
+    """The tensor whose parts ``values`` are, one after the other, if there is one: it need not be copied together."""
+    first = values[0]
+    size = first.numel()
+    for i, value in enumerate(values):
+        if (
+            value.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
+            or value.storage_offset() != first.storage_offset() + i * size
+            or value.dtype != first.dtype
+            or not value.is_contiguous()
+            or value.requires_grad
+        ):
+            return None
+    if len(values) == 1 and first.untyped_storage().nbytes() != first.nbytes:
+        return None
+    return first.as_strided((len(values), *first.shape), (size, *first.stride()), first.storage_offset())
 
 
 def _concat(key: str, values: list[Any]) -> Any:

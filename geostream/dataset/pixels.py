@@ -33,6 +33,8 @@ class Layer:
     """(C, H, W) in the files' dtype; anything where nothing is valid."""
     valid: NDArray[np.bool_]
     """(H, W), True where any channel has data."""
+    drawn: Tensor | None = None
+    """The same pixels as a tensor of the sample's type, where they were drawn straight into the batch."""
 
     @classmethod
     def joined(cls, layers: Sequence[Layer]) -> Layer:
@@ -86,12 +88,15 @@ def to_tensor(layer: Layer, fill: Sequence[float], dtype: torch.dtype | None) ->
         (C, H, W).
     """
     target = layer.data.dtype.newbyteorder("=") if dtype is None else numpy_dtype(dtype)
-    with np.errstate(invalid="ignore"):  # NaN has no integer; where it stands for no data it is filled below
-        pixels = layer.data.astype(target)
+    if layer.drawn is not None:
+        pixels, tensor = layer.data, layer.drawn
+    else:
+        with np.errstate(invalid="ignore"):  # NaN has no integer; where it stands for no data it is filled below
+            pixels = np.ascontiguousarray(layer.data.astype(target))
+        tensor = torch.from_numpy(pixels)
     if not layer.valid.all():
         values = np.array([_castable(value, target) for value in fill]).astype(target)
         np.copyto(pixels, values[:, None, None], where=~layer.valid)
-    tensor = torch.from_numpy(np.ascontiguousarray(pixels))
     return tensor if dtype is None else tensor.to(dtype)
 
 

@@ -10,18 +10,33 @@ from __future__ import annotations
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
 
 from geostream.reader import read_many, submit_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+    from torch import Tensor
+
     from geostream.plan import Request
     from geostream.reader import Outcome
 
-__all__ = ["Prefetched", "fetch", "is_nothing_left", "mark_nothing_left", "prefetched", "reading_validity", "submit"]
+__all__ = [
+    "Prefetched",
+    "fetch",
+    "is_nothing_left",
+    "mark_nothing_left",
+    "prefetched",
+    "reading_validity",
+    "submit",
+    "take_drawn",
+]
 
 _NOTHING_LEFT = "_nothing_left"
 
@@ -32,6 +47,9 @@ class Prefetched:
 
     outcomes: Mapping[Request, Outcome] = field(default_factory=dict)
     """Pixels, or the error that stands in their place, of each request."""
+    drawn: dict[Request, Tensor] = field(default_factory=dict)
+    """Samples' pixels (C, H, W), parts of one tensor for the batch, by the first request that drew into each; handed
+    out once, since whoever gets one may change it."""
 
 
 _current: ContextVar[Prefetched | None] = ContextVar("geostream_prefetched", default=None)
@@ -39,8 +57,9 @@ _validity: ContextVar[bool] = ContextVar("geostream_validity", default=False)
 
 
 def submit(requests: Iterable[Request]) -> Future[Prefetched]:
-    """Start reading; equal requests are read once."""
+    """Start reading; equal requests are read once, those with a layout into tensors that hold the whole batch."""
     unique = list(dict.fromkeys(requests))
+    unique, drawn = _with_batch_tensors(unique)
     result: Future[Prefetched] = Future()
     if not unique:
         result.set_result(Prefetched())
@@ -53,10 +72,51 @@ def submit(requests: Iterable[Request]) -> Future[Prefetched]:
         if error is not None:
             result.set_exception(error)
         else:
-            result.set_result(Prefetched(dict(zip(unique, done.result(), strict=True))))
+            result.set_result(Prefetched(dict(zip(unique, done.result(), strict=True)), drawn))
 
     submit_many(unique).add_done_callback(finish)
     return result
+
+
+def _with_batch_tensors(requests: Sequence[Request]) -> tuple[list[Request], dict[Request, Tensor]]:
+    """Requests that draw into tensors (N, C, H, W) shared by the samples of one shape and type, and each sample's."""
+    samples: dict[tuple[np.dtype[Any], tuple[int, int, int]], list[list[Request]]] = {}
+    for request in requests:
+        layout = request.layout
+        if layout is not None:
+            kind = (layout.dtype, (layout.channels, request.grid.height, request.grid.width))
+            alike = samples.setdefault(kind, [])
+            if layout.first == 0:
+                alike.append([])
+            if alike:
+                alike[-1].append(request)
+    drawing: dict[Request, Request] = {}
+    drawn: dict[Request, Tensor] = {}
+    for (dtype, shape), alike in samples.items():
+        batch = torch.from_numpy(np.empty((len(alike), *shape), dtype))
+        for pixels, parts in zip(batch, alike, strict=True):
+            if _is_complete(parts):
+                drawn[parts[0]] = pixels
+                drawing |= {part: replace(part, out=_channels(pixels, part)) for part in parts}
+    return [drawing.get(request, request) for request in requests], drawn
+
+
+def _is_complete(parts: Sequence[Request]) -> bool:
+    """Whether the requests fill all channels of one sample, in order: equal requests of two samples are read once."""
+    layouts = [part.layout for part in parts if part.layout is not None]
+    filled = [channel for at in layouts for channel in range(at.first, at.first + at.count)]
+    return filled == list(range(layouts[0].channels)) and all(part.grid == parts[0].grid for part in parts)
+
+
+def _channels(pixels: Tensor, part: Request) -> NDArray[Any]:
+    assert part.layout is not None
+    return pixels.numpy()[part.layout.first : part.layout.first + part.layout.count]
+
+
+def take_drawn(requests: Sequence[Request]) -> Tensor | None:
+    """The pixels (C, H, W) that these requests, one sample's, have drawn; None if there are none or they were taken."""
+    batch = _current.get()
+    return batch.drawn.pop(requests[0], None) if batch is not None and requests else None
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +19,11 @@ from geostream.dataset.base import GeoDataset, bounds_tensor, parse_res
 from geostream.dataset.filenames import FilenamePattern
 from geostream.dataset.options import PixelOptions, resampling_name
 from geostream.dataset.pixels import Layer, fits, mosaicked, numpy_dtype, to_tensor
-from geostream.dataset.prefetch import fetch, is_validity_wanted, mark_nothing_left
+from geostream.dataset.prefetch import fetch, is_validity_wanted, mark_nothing_left, take_drawn
 from geostream.errors import ConfigError, GeostreamError, NotFoundError, QueryError, redact
 from geostream.grid import parse_crs
 from geostream.index import SceneIndex, converted_res, footprint, scene_frame
-from geostream.plan import Request, Source
+from geostream.plan import Layout, Request, Source
 from geostream.scan import Paths, describe_paths, each_path, list_scenes, name_matches, scan
 from geostream.transport import Access
 
@@ -239,9 +240,8 @@ class RasterDataset(GeoDataset):
         """
         parsed = self._query(query)
         grid = parsed.grid(self.crs)
-        return [
-            request for rows in self._dates(parsed, grid) for row in rows for request in self._row_requests(row, grid)
-        ]
+        dates = self._dates(parsed, grid)
+        return [request for requests in self._requests_of_rows(dates, grid).values() for request in requests]
 
     def _dates(self, query: Query, grid: Grid) -> list[list[int]]:
         """Rows of the index that the query meets, in the mosaic's order; with ``time_series`` those of each date."""
@@ -261,10 +261,33 @@ class RasterDataset(GeoDataset):
             dates.setdefault((times[row].left, times[row].right), []).append(row)
         return [dates[date] for date in sorted(dates)]
 
+    def _requests_of_rows(self, dates: Sequence[Sequence[int]], grid: Grid) -> dict[int, list[Request]]:
+        """Requests of each scene; where there is but one, its pixels can be drawn straight into a batch."""
+        rows = [row for rows in dates for row in rows]
+        requests = {row: self._row_requests(row, grid) for row in rows}
+        if len(rows) == 1:
+            requests[rows[0]] = self._laid_out(requests[rows[0]])
+        return requests
+
     def _row_requests(self, row: int, grid: Grid) -> list[Request]:
         kernel = self._options.resampling or resampling_name(self.resampling)
         parts = self._band_files.parts(self._scene_lookup.urls[row])
         return [Request(self._source(url), grid, self._selected(url, bands), kernel) for url, bands in parts]
+
+    def _laid_out(self, requests: list[Request]) -> list[Request]:
+        """The requests with their places among a sample's channels, if all of the files' headers are known."""
+        scenes = [self._scenes.get(request.source.url) for request in requests]
+        if any(scene is None for scene in scenes):
+            return requests
+        known = [scene for scene in scenes if scene is not None]
+        counts = [len(r.bands or range(scene.count)) for r, scene in zip(requests, known, strict=True)]
+        option = self._output_dtype()
+        dtype = np.result_type(*(scene.dtype for scene in known)) if option is None else numpy_dtype(option)
+        firsts = [sum(counts[:i]) for i in range(len(counts))]
+        return [
+            replace(request, layout=Layout(dtype, sum(counts), first, count))
+            for request, first, count in zip(requests, firsts, counts, strict=True)
+        ]
 
     def _source(self, url: str) -> Source:
         scene = self._scenes.get(url)
@@ -277,12 +300,18 @@ class RasterDataset(GeoDataset):
 
     def _layers(self, dates: Sequence[Sequence[int]], grid: Grid) -> list[Layer]:
         """Each date's pixels, from what was read ahead or else read now."""
-        per_row = {row: self._row_requests(row, grid) for rows in dates for row in rows}
+        per_row = self._requests_of_rows(dates, grid)
         flat = iter(fetch([request for requests in per_row.values() for request in requests]))
         read = {row: [next(flat) for _ in requests] for row, requests in per_row.items()}
         failures = [error for outcomes in read.values() if (error := _first_error(outcomes)) is not None]
         if failures:
             self._handle(failures, nothing_left=len(failures) == len(read))
+        if len(per_row) == 1 and not failures:
+            (requests,), (outcomes,) = per_row.values(), read.values()
+            drawn = take_drawn(requests)
+            if drawn is not None:
+                valid = np.logical_or.reduce([patch.valid for patch in _patches(outcomes)])
+                return [Layer(drawn.numpy(), valid, drawn)]
         return [self._layer([read[row] for row in rows], rows[0], grid) for rows in dates]
 
     def _handle(self, failures: Sequence[Exception], *, nothing_left: bool) -> None:

@@ -65,7 +65,7 @@ def datasets(tmp_path_factory):
         "warped": Images(root, crs="EPSG:32633", resampling="cubic"),
         "intersection": gs.IntersectionDataset(images, Remapped(root), transforms=double),
         "union": Images(a) | Images(b),
-        "nested": (Images(a, transforms=double) | Widened(b)) & labels & Remapped(root),
+        "nested": (Images(a, transforms=double) | Images(b)) & labels & Remapped(root),
         "overridden": Remapped(root),
         "widened": Widened(root),
         "skipping": Images(root, on_error="skip"),
