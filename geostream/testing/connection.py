@@ -81,6 +81,8 @@ class Connection(asyncio.Protocol):
         """Called by asyncio once, first."""
         self._transport = transport  # type: ignore[assignment]
         self.socket = transport.get_extra_info("socket")
+        # Or a small answer on a kept connection waits 40 ms for the client's delayed acknowledgement.
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._site.connections.add(self)
         self._site.ledger.connected()
 
