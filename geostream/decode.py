@@ -93,21 +93,9 @@ def decode_tile(data: Data, codec: TileCodec) -> Array:
         raise
     except Exception as error:  # each codec library raises a class of its own
         raise DecodeError(f"its {len(data)} bytes do not decode ({type(error).__name__}: {error})") from error
-    return _fit(tile, codec.shape)
-
-
-def _fit(tile: Array, shape: tuple[int, int, int]) -> Array:
-    """Give the tile its three axes; image codecs may hold less than the whole tile at the raster's edge."""
-    if tile.ndim == 2:  # noqa: PLR2004 - (rows, columns)
-        tile = tile[:, :, None]
-    if tile.shape == shape:
-        return tile
-    rows, columns, samples = shape
-    if tile.ndim != 3 or tile.shape[0] > rows or tile.shape[1] > columns or tile.shape[2] != samples:  # noqa: PLR2004 - as above
-        raise DecodeError(f"it decodes to an array of shape {tile.shape} where {shape} was expected")
-    fitted = np.zeros(shape, tile.dtype)
-    fitted[: tile.shape[0], : tile.shape[1]] = tile
-    return fitted
+    if tile.shape != codec.shape:
+        raise DecodeError(f"it decodes to an array of shape {tile.shape} where {codec.shape} was expected")
+    return tile
 
 
 def _plain(data: Data, codec: TileCodec) -> Array:
@@ -162,18 +150,20 @@ def _jpeg(data: Data, codec: TileCodec) -> Array:
     if codec.photometric == _YCBCR and codec.shape[2] == 3:  # noqa: PLR2004 - Y, Cb, Cr
         # imagecodecs upsamples chroma as its own libjpeg was built to; only GDAL's libjpeg gives GDAL's pixels.
         return _jpeg_through_gdal(data, codec)
-    return imagecodecs.jpeg8_decode(data, tables=codec.jpeg_tables, colorspace=None, outcolorspace=None)
+    tile = imagecodecs.jpeg8_decode(data, tables=codec.jpeg_tables, colorspace=None, outcolorspace=None)
+    tile = tile[:, :, None] if tile.ndim == 2 else tile  # noqa: PLR2004 - a single band
+    # What GDAL makes of an image of another size than its tile, GDAL knows best.
+    return tile if tile.shape == codec.shape else _jpeg_through_gdal(data, codec)
 
 
 def _jpeg_through_gdal(data: Data, codec: TileCodec) -> Array:
-    """Decode a YCbCr tile by handing GDAL a TIFF that holds nothing else."""
-    rows, columns, _ = codec.shape
+    """Decode a tile by handing GDAL a TIFF that holds nothing else."""
     tiff = one_tile_tiff(data, codec)
     buffer = SparseBytes(len(tiff))
     buffer.add(0, tiff)
     with open_with_gdal("tile.tif", {"tile.tif": SparseSource(buffer)}, driver="GTiff") as dataset:
         pixels = dataset.read()
-    return np.ascontiguousarray(np.moveaxis(pixels, 0, 2)).reshape(rows, columns, 3)
+    return np.ascontiguousarray(np.moveaxis(pixels, 0, 2))
 
 
 def one_tile_tiff(data: Data, codec: TileCodec) -> bytes:

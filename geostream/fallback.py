@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rasterio
-from rasterio.errors import NotGeoreferencedWarning, RasterioError
+from rasterio.errors import NotGeoreferencedWarning
 
 from geostream.errors import DecodeError, HeaderError, redact
 from geostream.header import MaskKind
-from geostream.opener import open_with_gdal
+from geostream.opener import GDAL_ERRORS, open_with_gdal
 from geostream.parse import describe
 from geostream.validity import validity
 
@@ -81,7 +81,7 @@ class GdalFile:
                 mask = None
                 if job.header.mask is not MaskKind.ALL_VALID and not by_nodata:
                     mask = dataset.dataset_mask(window=span)
-        except RasterioError as error:
+        except GDAL_ERRORS as error:
             raise DecodeError(
                 f"{redact(job.request.source.url)}: GDAL could not read columns {window.col_off}-{window.col_stop}, "
                 f"rows {window.row_off}-{window.row_stop} of level {job.level}: {error}",
@@ -100,7 +100,7 @@ class GdalFile:
             warnings.simplefilter("ignore", NotGeoreferencedWarning)
             try:
                 dataset = rasterio.open(path, **options)
-            except RasterioError as error:
+            except GDAL_ERRORS as error:
                 raise HeaderError(f"GDAL does not open it as a raster: {error}") from None
         with dataset:
             yield dataset

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import rasterio
+from rasterio._err import CPLE_BaseError
 from rasterio._vsiopener import MultiByteRangeResource
 from rasterio.abc import MultiByteRangeResourceContainer
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from geostream.ifd import ByteRange, SparseBytes
 
-__all__ = ["ByteSource", "RangeContainer", "SparseSource", "open_with_gdal"]
+__all__ = ["GDAL_ERRORS", "ByteSource", "RangeContainer", "SparseSource", "open_with_gdal"]
 
 _POINTING_DRIVERS = frozenset(
     {
@@ -39,6 +40,10 @@ _POINTING_DRIVERS = frozenset(
     | {"VRT", "WCS", "WMS", "WMTS"}
 )
 """GDAL drivers whose files say where else to read from."""
+
+
+GDAL_ERRORS = (RasterioError, CPLE_BaseError)
+"""What rasterio raises when GDAL fails: its own classes, and in places GDAL's bare ones."""
 
 
 class ByteSource(Protocol):
@@ -98,21 +103,29 @@ class _RangeFile(MultiByteRangeResource):  # type: ignore[misc]  # rasterio has 
         stop = total if size < 0 else min(start + size, total)
         if stop <= start:
             return b""
-        (data,) = self._read([(start, stop)])
-        self._position = start + len(data)
-        return data
+        found = self._read([(start, stop)])
+        if found is None:
+            return b""
+        self._position = start + len(found[0])
+        return found[0]
 
     def get_byte_ranges(self, offsets: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
         """Bytes of several ranges at once: what GDAL asks for before it decodes a window."""
-        return self._read([(o, o + n) for o, n in zip(offsets, sizes, strict=True)])
+        found = self._read([(o, o + n) for o, n in zip(offsets, sizes, strict=True)])
+        return [bytes(n) for n in sizes] if found is None else found
 
-    def _read(self, ranges: list[ByteRange]) -> list[bytes]:
-        try:
-            return self._source.read_ranges(ranges)
-        except Exception as error:
-            # GDAL forgets what kind of error this was, or goes on without the bytes: `open_with_gdal` raises it again.
-            self._failures.append(error)
-            raise
+    def _read(self, ranges: list[ByteRange]) -> list[bytes] | None:
+        """Bytes of each range; None from the first failure on.
+
+        GDAL forgets what kind of error it was, goes on without the bytes, and runs other Python code while an exception
+        passes through it. So none does: `open_with_gdal` raises the first one in the end.
+        """
+        if not self._failures:
+            try:
+                return self._source.read_ranges(ranges)
+            except Exception as error:  # noqa: BLE001 - raised again
+                self._failures.append(error)
+        return None
 
 
 class RangeContainer(MultiByteRangeResourceContainer):  # type: ignore[misc]  # rasterio has no type information
@@ -174,7 +187,7 @@ def open_with_gdal(name: str, files: Mapping[str, ByteSource], **options: Any) -
 
     Raises:
         HeaderError: GDAL does not recognise it.
-        RasterioError: GDAL failed at what was done with the dataset.
+        GDAL_ERRORS: GDAL failed at what was done with the dataset.
         Exception: a file's bytes could not be had: whatever its `ByteSource` raised, even where GDAL went on without.
     """
     container = RangeContainer(files)
@@ -182,7 +195,7 @@ def open_with_gdal(name: str, files: Mapping[str, ByteSource], **options: Any) -
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NotGeoreferencedWarning)
             dataset = rasterio.open(name, opener=container, **options)
-    except RasterioError as error:
+    except GDAL_ERRORS as error:
         if container.failures:
             raise container.failures[0] from None
         raise HeaderError(f"GDAL does not open it as a raster: {_plain(error, name)}") from None
@@ -191,7 +204,7 @@ def open_with_gdal(name: str, files: Mapping[str, ByteSource], **options: Any) -
             if dataset.driver in _POINTING_DRIVERS:
                 raise HeaderError(f"{dataset.driver} files name other places to read from: open those themselves")
             yield dataset
-    except RasterioError:
+    except GDAL_ERRORS:
         if container.failures:
             raise container.failures[0] from None
         raise

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakKeyDictionary
 
 from geostream import transport
 from geostream.errors import GeostreamError, HeaderError, ReadError, TruncatedError, redact
@@ -29,6 +31,7 @@ T = TypeVar("T")
 FIRST_READ = 2**15
 """Bytes of the first request: they hold all metadata of nine COGs in ten."""
 _MAX_GROWTH = 64
+_MAX_THREADS = 16
 _UNKNOWN_TOTAL = 2**62
 
 
@@ -70,8 +73,8 @@ async def _header(source: Source, first: Body, meter: _Meter) -> RasterHeader:
         raise HeaderError("the file is empty")
     if is_tiff(first.bytes):
         return await _tiff_header(source, first, meter)
-    file = await _gdal_file(source, first, _total(first))
-    return replace(await _in_thread(file.header), total=first.total)
+    file = await _gdal_file(source, first, _total(first), first.etag)
+    return replace(await _in_own_thread(file.header), total=first.total)
 
 
 def _named(error: GeostreamError, source: Source) -> GeostreamError:
@@ -101,7 +104,8 @@ async def _tiff_header(source: Source, first: Body, meter: _Meter) -> RasterHead
     else:
         raise HeaderError(f"its metadata is scattered over more than {_MAX_GROWTH} places")
     sidecars = await _sidecar_files(source)
-    header = await _in_thread(lambda: parse_tiff(buffer, _name(source.url), sidecars))
+    run = _in_own_thread if sidecars else _in_thread
+    header = await run(lambda: parse_tiff(buffer, _name(source.url), sidecars))
     return replace(header, total=None if total == _UNKNOWN_TOTAL else total)
 
 
@@ -114,15 +118,14 @@ def _total(first: Body) -> int:
 async def gdal_file(source: Source, header: RasterHeader) -> GdalFile:
     """GDAL's view of a file whose header is known, for reading pixels."""
     if header.driver == "GTiff":
-        return await _gdal_file(source, None, header.total or _UNKNOWN_TOTAL)
+        return await _gdal_file(source, None, header.total or _UNKNOWN_TOTAL, header.etag)
     first = await transport.get_range(source.url, source.access, 0, FIRST_READ, etag=header.etag)
-    return await _gdal_file(source, first, _total(first))
+    return await _gdal_file(source, first, _total(first), first.etag)
 
 
-async def _gdal_file(source: Source, first: Body | None, total: int) -> GdalFile:
+async def _gdal_file(source: Source, first: Body | None, total: int, etag: str | None) -> GdalFile:
     head = b"" if first is None else first.bytes
     local = source.url if source.url.startswith("/") and source.access.fs is None and first is not None else None
-    etag = None if first is None else first.etag
     name = _name(source.url)
     files: dict[str, ByteSource] = {name: _remote(source, source.url, total, head, etag)}
     if local is None:
@@ -143,12 +146,16 @@ def _remote(source: Source, url: str, total: int, head: bytes, etag: str | None)
     loop = asyncio.get_running_loop()
 
     async def get_all(ranges: Sequence[ByteRange]) -> list[bytes]:
+        for start, stop in ranges:
+            if stop > total:
+                raise ReadError(
+                    f"{redact(url)}: bytes {start}-{stop - 1} lie past the end of the file ({total} bytes). "
+                    "It is cut short: upload it again.",
+                    url=url,
+                )
         bodies = await asyncio.gather(
             *(transport.get_range(url, source.access, start, stop, etag=etag) for start, stop in ranges)
         )
-        for (start, stop), body in zip(ranges, bodies, strict=True):
-            if len(body.bytes) < stop - start and total != _UNKNOWN_TOTAL:
-                raise ReadError(f"{redact(url)}: bytes {start}-{stop - 1} lie past the end of the file", url=url)
         return [body.bytes for body in bodies]
 
     def fetch(ranges: Sequence[ByteRange]) -> list[bytes]:
@@ -165,3 +172,17 @@ def _name(url: str) -> str:
 async def _in_thread(work: Callable[[], T]) -> T:
     # The loop's own threads end with it: scanning leaves none behind.
     return await asyncio.get_running_loop().run_in_executor(None, work)
+
+
+async def _in_own_thread(work: Callable[[], T]) -> T:
+    """Run what waits for further bytes: filesystems may need the loop's own threads to fetch them."""
+    loop = asyncio.get_running_loop()
+    async with _own_threads.setdefault(loop, asyncio.Semaphore(_MAX_THREADS)):
+        thread = ThreadPoolExecutor(1, thread_name_prefix="geostream-header")
+        try:
+            return await loop.run_in_executor(thread, work)
+        finally:
+            thread.shutdown(wait=False)
+
+
+_own_threads: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()

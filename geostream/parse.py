@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,10 @@ from rasterio.enums import MaskFlags
 
 from geostream.decode import SUPPORTED_COMPRESSIONS, unsupported_reason
 from geostream.errors import HeaderError
-from geostream.grid import Grid, parse_crs
+from geostream.grid import PASTE_TOLERANCE, Grid, parse_crs
 from geostream.header import Level, MaskKind, RasterHeader, TileCodec, TileTable
 from geostream.ifd import SparseFile
-from geostream.opener import SparseSource, open_with_gdal
+from geostream.opener import GDAL_ERRORS, SparseSource, open_with_gdal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,8 +49,7 @@ def parse_tiff(buffer: SparseBytes, name: str, sidecars: Mapping[str, ByteSource
     try:
         tables = _Tables.read(buffer)
         levels, reason = _levels(tables, header)
-    except (tifffile.TiffFileError, ValueError, TypeError, KeyError, IndexError, ArithmeticError) as error:
-        # GDAL opened it: whatever tifffile cannot make sense of, GDAL reads.
+    except Exception as error:  # noqa: BLE001 - GDAL opened it: whatever tifffile cannot make sense of, GDAL reads
         levels, reason = (), f"its tile tables do not parse: {error}"
     if any(side.lower().endswith((".msk", ".ovr")) for side in sidecars):
         reason = "masks or overviews lie in files beside it"
@@ -60,7 +60,18 @@ def parse_tiff(buffer: SparseBytes, name: str, sidecars: Mapping[str, ByteSource
 
 
 def describe(dataset: Any) -> RasterHeader:
-    """What GDAL knows of an open dataset, as a header that rasterio reads."""
+    """What GDAL knows of an open dataset, as a header that rasterio reads.
+
+    Raises:
+        HeaderError: GDAL opened it, but cannot make sense of what it says.
+    """
+    try:
+        return _describe(dataset)
+    except (*GDAL_ERRORS, ArithmeticError, UnicodeError) as error:
+        raise HeaderError(f"GDAL does not understand its header: {error}") from None
+
+
+def _describe(dataset: Any) -> RasterHeader:
     flags = dataset.mask_flag_enums
     mask, alpha = _mask_kind(dataset, flags[0] if flags else [])
     colorinterp = tuple(c.name for c in dataset.colorinterp)
@@ -68,7 +79,7 @@ def describe(dataset: Any) -> RasterHeader:
         driver=dataset.driver,
         reader="rasterio",
         reason=f"{dataset.driver} files are read through GDAL",
-        grid=Grid(dataset.width, dataset.height, Affine(*dataset.transform[:6]), parse_crs(dataset.crs)),
+        grid=_grid(dataset),
         count=dataset.count,
         dtype=_common_dtype(dataset.dtypes),
         nodata=tuple(dataset.nodatavals),
@@ -88,6 +99,18 @@ def describe(dataset: Any) -> RasterHeader:
         tags=dict(dataset.tags()),
         gcps=len(dataset.gcps[0]),
     )
+
+
+def _grid(dataset: Any) -> Grid:
+    """The raster's grid, if float64 coordinates tell its pixels apart."""
+    grid = Grid(dataset.width, dataset.height, Affine(*dataset.transform[:6]), parse_crs(dataset.crs))
+    transform = grid.transform
+    if not all(map(math.isfinite, transform[:6])) or not transform.determinant:
+        raise HeaderError(f"its transform {tuple(transform[:6])} places no pixels: write a proper one into it")
+    error = np.finfo(np.float64).eps * max(map(abs, grid.bounds))
+    if not error / min(grid.res) < PASTE_TOLERANCE:
+        raise HeaderError(f"its transform {tuple(transform[:6])} does not resolve pixels: write a proper one into it")
+    return grid
 
 
 def _common_dtype(names: tuple[str, ...]) -> np.dtype[Any]:

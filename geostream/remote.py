@@ -15,7 +15,7 @@ __all__ = ["FetchRanges", "RemoteFile"]
 
 BLOCK = 2**15
 """Bytes fetched around a small read: GDAL reads metadata a few bytes at a time."""
-_MAX_BLOCKS = 256
+_MAX_BLOCKS = 128
 
 
 class FetchRanges(Protocol):
@@ -40,7 +40,8 @@ class RemoteFile:
 
     def read_ranges(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         """Bytes of each range; ranges of at most a block come from cached blocks, what is missing in one call."""
-        small = {i: span for i, (start, stop) in enumerate(ranges) if stop - start <= BLOCK for span in [(start, stop)]}
+        # What lies past the end is left to `fetch`, which says so.
+        small = {i: span for i, span in enumerate(ranges) if span[1] - span[0] <= BLOCK and span[1] <= self.total}
         blocks = self._load({b for start, stop in small.values() for b in range(start - start % BLOCK, stop, BLOCK)})
         large = [span for i, span in enumerate(ranges) if i not in small]
         fetched = iter(self._fetch(large) if large else [])
@@ -49,6 +50,8 @@ class RemoteFile:
     def _load(self, starts: set[int]) -> dict[int, bytes]:
         with self._lock:
             found = {start: self._blocks[start] for start in starts if start in self._blocks}
+            for start in found:
+                self._blocks.move_to_end(start)
         missing = sorted(starts - found.keys())
         if missing:
             spans = [(start, min(start + BLOCK, self.total)) for start in missing]
