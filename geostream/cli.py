@@ -127,6 +127,7 @@ def read(
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for batch.png and footprints.png.")] = Path("geostream-demo"),
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 40,
+    size: Annotated[int, typer.Option(min=512, help="Height and width of the demo's scenes, in pixels.")] = 3072,
     latency: Annotated[
         float, typer.Option(min=0.0, help="Latency of the demo's object store, in milliseconds.")
     ] = 40.0,
@@ -138,7 +139,7 @@ def demo(
             from geostream.demo.show import run
         except ModuleNotFoundError as error:
             raise ConfigError(f"the demo needs {error.name}: pip install 'geostream[demo]'") from error
-        figures = run(out, steps=steps, latency=latency / 1000)
+        figures = run(out, steps=steps, size=size, latency=latency / 1000)
     if as_json:
         typer.echo(json.dumps(figures))
 
