@@ -14,7 +14,7 @@ from rasterio.errors import NotGeoreferencedWarning
 from geostream.errors import DecodeError, HeaderError, redact
 from geostream.header import MaskKind
 from geostream.opener import GDAL_ERRORS, open_with_gdal
-from geostream.parse import describe
+from geostream.parse import describe, with_overview_sizes
 from geostream.validity import validity
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ class GdalFile:
             HeaderError: GDAL does not open it.
         """
         with self._open() as dataset:
-            return describe(dataset)
+            header = describe(dataset)
+        return with_overview_sizes(header, lambda level: self._open(overview_level=level))
 
     def read(self, job: Job) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
         """Data (C, h, w) and validity (C or 1, h, w) of the job's window; None where it reads nothing.

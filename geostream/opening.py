@@ -45,10 +45,16 @@ class _Meter:
         self.etag: str | None = None
 
     async def get(self, start: int, stop: int) -> Body:
-        body = await transport.get_range(self._source.url, self._source.access, start, stop, etag=self.etag)
+        """A range of the file, of the version that the first answer named."""
+        body = await self.get_of(self._source.url, start, stop, self.etag)
+        self.etag = self.etag or body.etag
+        return body
+
+    async def get_of(self, url: str, start: int, stop: int, etag: str | None = None) -> Body:
+        """A range of the file or of one beside it."""
+        body = await transport.get_range(url, self._source.access, start, stop, etag=etag)
         self.requests += 1
         self.bytes += len(body.bytes)
-        self.etag = self.etag or body.etag
         return body
 
 
@@ -73,7 +79,7 @@ async def _header(source: Source, first: Body, meter: _Meter) -> RasterHeader:
         raise HeaderError("the file is empty")
     if is_tiff(first.bytes):
         return await _tiff_header(source, first, meter)
-    file = await _gdal_file(source, first, _total(first), first.etag)
+    file = await _gdal_file(source, first, _total(first), first.etag, meter)
     return replace(await _in_own_thread(file.header), total=first.total)
 
 
@@ -103,7 +109,7 @@ async def _tiff_header(source: Source, first: Body, meter: _Meter) -> RasterHead
             raise TruncatedError(f"its metadata at byte {missing[0][0]} lies past the end of the file")
     else:
         raise HeaderError(f"its metadata is scattered over more than {_MAX_GROWTH} places")
-    sidecars = await _sidecar_files(source)
+    sidecars = await _sidecar_files(source, meter)
     run = _in_own_thread if sidecars else _in_thread
     header = await run(lambda: parse_tiff(buffer, _name(source.url), sidecars))
     return replace(header, total=None if total == _UNKNOWN_TOTAL else total)
@@ -117,32 +123,33 @@ def _total(first: Body) -> int:
 
 async def gdal_file(source: Source, header: RasterHeader) -> GdalFile:
     """GDAL's view of a file whose header is known, for reading pixels."""
+    meter = _Meter(source)
     if header.driver == "GTiff":
-        return await _gdal_file(source, None, header.total or _UNKNOWN_TOTAL, header.etag)
-    first = await transport.get_range(source.url, source.access, 0, FIRST_READ, etag=header.etag)
-    return await _gdal_file(source, first, _total(first), first.etag)
+        return await _gdal_file(source, None, header.total or _UNKNOWN_TOTAL, header.etag, meter)
+    first = await meter.get_of(source.url, 0, FIRST_READ, header.etag)
+    return await _gdal_file(source, first, _total(first), first.etag, meter)
 
 
-async def _gdal_file(source: Source, first: Body | None, total: int, etag: str | None) -> GdalFile:
+async def _gdal_file(source: Source, first: Body | None, total: int, etag: str | None, meter: _Meter) -> GdalFile:
     head = b"" if first is None else first.bytes
     local = source.url if source.url.startswith("/") and source.access.fs is None and first is not None else None
     name = _name(source.url)
-    files: dict[str, ByteSource] = {name: _remote(source, source.url, total, head, etag)}
+    files: dict[str, ByteSource] = {name: _remote(source.url, total, head, etag, meter)}
     if local is None:
-        files |= await _sidecar_files(source)
+        files |= await _sidecar_files(source, meter)
     return GdalFile(name, files, local, copied=local is None and needs_copy(head))
 
 
-async def _sidecar_files(source: Source) -> dict[str, ByteSource]:
+async def _sidecar_files(source: Source, meter: _Meter) -> dict[str, ByteSource]:
     """Files beside the source, by name, each opened by one request."""
-    bodies = await asyncio.gather(*(transport.get_range(url, source.access, 0, FIRST_READ) for url in source.sidecars))
+    bodies = await asyncio.gather(*(meter.get_of(url, 0, FIRST_READ) for url in source.sidecars))
     return {
-        _name(url): _remote(source, url, _total(body), body.bytes, body.etag)
+        _name(url): _remote(url, _total(body), body.bytes, body.etag, meter)
         for url, body in zip(source.sidecars, bodies, strict=True)
     }
 
 
-def _remote(source: Source, url: str, total: int, head: bytes, etag: str | None) -> RemoteFile:
+def _remote(url: str, total: int, head: bytes, etag: str | None, meter: _Meter) -> RemoteFile:
     loop = asyncio.get_running_loop()
 
     async def get_all(ranges: Sequence[ByteRange]) -> list[bytes]:
@@ -153,9 +160,7 @@ def _remote(source: Source, url: str, total: int, head: bytes, etag: str | None)
                     "It is cut short: upload it again.",
                     url=url,
                 )
-        bodies = await asyncio.gather(
-            *(transport.get_range(url, source.access, start, stop, etag=etag) for start, stop in ranges)
-        )
+        bodies = await asyncio.gather(*(meter.get_of(url, start, stop, etag) for start, stop in ranges))
         return [body.bytes for body in bodies]
 
     def fetch(ranges: Sequence[ByteRange]) -> list[bytes]:

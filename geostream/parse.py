@@ -20,17 +20,20 @@ from geostream.ifd import SparseFile
 from geostream.opener import GDAL_ERRORS, SparseSource, open_with_gdal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from geostream.ifd import SparseBytes
     from geostream.opener import ByteSource
 
-__all__ = ["describe", "parse_tiff"]
+__all__ = ["describe", "parse_tiff", "with_overview_sizes"]
 
 # tifffile reports oddities of a file through its own logger; what matters to the reader is raised or becomes `reason`.
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)
 
 _REDUCED, _MASK = 1, 4
+_UNSIGNED = (3, 4, 13, 16, 18)
+"""TIFF types of 16, 32 and 64 bits in which libtiff takes offsets."""
 
 
 def parse_tiff(buffer: SparseBytes, name: str, sidecars: Mapping[str, ByteSource]) -> RasterHeader:
@@ -44,7 +47,8 @@ def parse_tiff(buffer: SparseBytes, name: str, sidecars: Mapping[str, ByteSource
     Raises:
         HeaderError: the structure is not that of a raster.
     """
-    with open_with_gdal(name, {name: SparseSource(buffer), **sidecars}, driver="GTiff") as dataset:
+    files: dict[str, ByteSource] = {name: SparseSource(buffer), **sidecars}
+    with open_with_gdal(name, files, driver="GTiff") as dataset:
         header = replace(describe(dataset), total=buffer.total)
     try:
         tables = _Tables.read(buffer)
@@ -56,7 +60,22 @@ def parse_tiff(buffer: SparseBytes, name: str, sidecars: Mapping[str, ByteSource
     if not reason:
         sizes = tuple((level.image.width, level.image.height) for level in levels[1:])
         return replace(header, levels=levels, reader="geostream", reason="", overviews=sizes)
-    return replace(header, reason=reason)
+    sized = with_overview_sizes(header, lambda level: open_with_gdal(name, files, driver="GTiff", overview_level=level))
+    return replace(sized, reason=reason)
+
+
+def with_overview_sizes(header: RasterHeader, opened: Callable[[int], AbstractContextManager[Any]]) -> RasterHeader:
+    """The header with its overviews' sizes as they are: GDAL otherwise names their factors only, which are rounded.
+
+    Args:
+        header: as `describe` gives it.
+        opened: opens an overview by its number, counted from 0, as a rasterio dataset.
+    """
+    sizes = []
+    for level in range(len(header.overviews)):
+        with opened(level) as dataset:
+            sizes.append((dataset.width, dataset.height))
+    return replace(header, overviews=tuple(sizes))
 
 
 def describe(dataset: Any) -> RasterHeader:
@@ -139,7 +158,7 @@ def _mask_kind(dataset: Any, flags: list[MaskFlags]) -> tuple[MaskKind, int | No
 
 
 def _overview_sizes(dataset: Any) -> tuple[tuple[int, int], ...]:
-    """Sizes as GDAL derives them from the factors; `parse_tiff` replaces them by those the file states."""
+    """Sizes as GDAL derives them from the factors."""
     factors = dataset.overviews(1) if dataset.count else []
     return tuple((-(-dataset.width // f), -(-dataset.height // f)) for f in factors)
 
@@ -244,6 +263,8 @@ def _codec(page: tifffile.TiffPage) -> TileCodec:
 
 
 def _table(page: tifffile.TiffPage, ifd: int) -> TileTable:
+    if any(page.tags[tag].dtype not in _UNSIGNED for tag in (324, 325)):
+        raise ValueError("its tile offsets or byte counts are no unsigned integers")
     planes = 1 if page.planarconfig == 1 else page.samplesperpixel
     table = TileTable(
         ifd=ifd,

@@ -187,7 +187,8 @@ async def _open_source(source: Source) -> tuple[Source, RasterHeader]:
 async def _probe_and_open(source: Source, beside: list[str]) -> tuple[Source, RasterHeader]:
     exists = await asyncio.gather(*(_exists(url, source.access) for url in beside))
     found = tuple(url for url, there in zip(beside, exists, strict=True) if there)
-    return await _open_source(replace(source, sidecars=found))
+    source, header = await _open_source(replace(source, sidecars=found))
+    return source, replace(header, requests=header.requests + len(beside), bytes=header.bytes + len(found))
 
 
 async def _exists(url: str, access: Access) -> bool:
