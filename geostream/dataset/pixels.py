@@ -7,6 +7,7 @@ one batch share them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,6 +69,7 @@ def mosaicked(policy: str, patches: Sequence[Patch]) -> Layer:
     return Layer(data, np.logical_or.reduce(valid, axis=0))
 
 
+@lru_cache
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     """The NumPy type of ``dtype``, or float32 where NumPy has none (bfloat16)."""
     try:

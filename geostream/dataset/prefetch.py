@@ -74,7 +74,9 @@ def submit(requests: Iterable[Request]) -> Future[Prefetched]:
         else:
             result.set_result(Prefetched(dict(zip(unique, done.result(), strict=True)), drawn))
 
-    submit_many(unique).add_done_callback(finish)
+    reading = submit_many(unique)
+    reading.add_done_callback(finish)
+    result.add_done_callback(lambda outer: outer.cancelled() and reading.cancel())
     return result
 
 
