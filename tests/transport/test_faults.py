@@ -83,9 +83,11 @@ def test_bytes_of_spoiled_answers_count(remote, server, fault, same_counts):
 
 @pytest.mark.parametrize(("kind", "size"), [("stall", None), ("stall_body", 700)])
 def test_a_stalled_answer_is_given_up_and_asked_again(remote, server, data, kind, size):
-    server.faults.add(Fault(kind, times=1, size=size))
     url_for, access = remote
-    hasty = replace(access, retry=replace(access.retry, attempt_timeout=1.5))
+    hasty = replace(access, retry=replace(access.retry, attempt_timeout=3))
+    read((url_for, hasty))  # making a client may take longer than the attempt may
+    server.reset()
+    server.faults.add(Fault(kind, times=1, size=size))
     with stats.measure() as measured:
         assert read((url_for, hasty)).bytes == data[1000:3000]
     assert (measured.requests, measured.retries) == (2, 1)
