@@ -67,12 +67,15 @@ class Scene:
     """Colours (R, G, B, A; 0-255) of a palette raster's values."""
     header: RasterHeader | None
     """The header as read, which spares later reads the request for it; None when an index came without headers."""
+    block_shape: tuple[int, int] = (0, 0)
+    """(rows, columns) of a tile or strip; (0, 0) where that is not known."""
 
     @classmethod
     def from_header(cls, url: str, sidecars: tuple[str, ...], header: RasterHeader) -> Scene:
         """The scene that ``header`` describes."""
         nodata = tuple(header.nodata)
-        return cls(url, sidecars, header.grid, header.count, np.dtype(header.dtype), nodata, header.colormap, header)
+        dtype = np.dtype(header.dtype)
+        return cls(url, sidecars, header.grid, header.count, dtype, nodata, header.colormap, header, header.block_shape)
 
 
 def footprint(grid: Grid, crs: CRS | None) -> Geometry:
@@ -235,6 +238,7 @@ def _row(scene: Scene) -> dict[str, Any]:
         "dtype": scene.dtype.name,
         "nodata": json.dumps(scene.nodata),
         "colormap": None if scene.colormap is None else json.dumps(list(scene.colormap.items())),
+        "block_shape": json.dumps(scene.block_shape),
     }
 
 
@@ -243,7 +247,10 @@ def _scene(row: Mapping[str, Any]) -> Scene:
     grid = Grid(int(row["width"]), int(row["height"]), Affine(*json.loads(row["transform"])), crs)
     colors = {k: tuple(rgba) for k, rgba in json.loads(row["colormap"])} if isinstance(row["colormap"], str) else None
     nodata, sidecars = tuple(json.loads(row["nodata"])), tuple(json.loads(row["sidecars"]))
-    return Scene(row["filepath"], sidecars, grid, int(row["count"]), np.dtype(row["dtype"]), nodata, colors, None)
+    dtype, (rows, columns) = np.dtype(row["dtype"]), json.loads(row["block_shape"])
+    return Scene(
+        row["filepath"], sidecars, grid, int(row["count"]), dtype, nodata, colors, None, (int(rows), int(columns))
+    )
 
 
 class SceneLookup:

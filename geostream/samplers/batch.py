@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-__all__ = ["BatchGeoSampler", "RandomBatchGeoSampler"]
+__all__ = ["BatchGeoSampler", "Batches", "RandomBatchGeoSampler"]
 
 _ROUNDS = 16
 """How often a scene that a batch already has is drawn again."""
@@ -111,10 +111,10 @@ class RandomBatchGeoSampler(BatchGeoSampler):
     def _order(self, rng: np.random.Generator) -> Sequence[list[Place]]:
         scenes = _distinct(self.regions, (self.total, self.scenes_per_batch), rng)
         share = np.arange(self.batch_size) * self.scenes_per_batch // self.batch_size
-        return _Batches(draw_chips(self.regions, scenes[:, share].ravel(), self.pixels, rng), self.batch_size)
+        return Batches(draw_chips(self.regions, scenes[:, share].ravel(), self.pixels, rng), self.batch_size)
 
 
-class _Batches(Sequence[list[Place]]):
+class Batches(Sequence[list[Place]]):
     """Consecutive chips, so many at a time."""
 
     def __init__(self, chips: Chips, batch_size: int) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import geopandas as gpd
     from numpy.typing import NDArray
 
-__all__ = ["Place", "Region", "dataset_res", "index_of", "regions_of"]
+__all__ = ["Place", "Region", "covering", "dataset_res", "index_of", "leaves_of", "regions_of"]
 
 Place = tuple[slice, slice, slice]
 """One query: ``(xmin:xmax:xres, ymin:ymax:yres, tmin:tmax)``."""
@@ -46,6 +46,8 @@ class Region:
     """Area inside, in CRS units; the weight of the scene in random choices."""
     bounds: tuple[float, float, float, float]
     """``(xmin, ymin, xmax, ymax)`` of the geometry inside, not rounded to pixels."""
+    row: int = 0
+    """Row of the dataset's index that the region was cut from."""
 
     def place(self, row: int, col: int, height: int, width: int) -> Place:
         """The query for ``height`` x ``width`` pixels whose upper left one is (``row``, ``col``) from the origin."""
@@ -114,13 +116,17 @@ def regions_of(dataset: Any, roi: Any, toi: Any) -> list[Region]:
         )
     origins = _origins(dataset, full[rows], left[rows], right[rows])
     return [
-        _region(inside[row], origin, res, (pd.Timestamp(left[row]), pd.Timestamp(right[row])))
+        _region(inside[row], origin, res, (pd.Timestamp(left[row]), pd.Timestamp(right[row])), int(row))
         for row, origin in zip(rows, origins, strict=True)
     ]
 
 
 def _region(
-    geometry: Any, origin: tuple[float, float], res: tuple[float, float], interval: tuple[pd.Timestamp, pd.Timestamp]
+    geometry: Any,
+    origin: tuple[float, float],
+    res: tuple[float, float],
+    interval: tuple[pd.Timestamp, pd.Timestamp],
+    row: int,
 ) -> Region:
     xmin, ymin, xmax, ymax = (float(v) for v in geometry.bounds)
     first_col, last_col = _whole((xmin - origin[0]) / res[0], (xmax - origin[0]) / res[0])
@@ -130,7 +136,7 @@ def _region(
     outline = None if area >= _RECTANGLE * (xmax - xmin) * (ymax - ymin) else geometry
     if outline is not None:
         shapely.prepare(outline)
-    return Region(origin, res, window, interval, outline, area, (xmin, ymin, xmax, ymax))
+    return Region(origin, res, window, interval, outline, area, (xmin, ymin, xmax, ymax), row)
 
 
 def _whole(start: float, stop: float) -> tuple[int, int]:
@@ -182,12 +188,18 @@ def _origins(
     if not getattr(dataset, "datasets", None):
         return origins
     missing = np.ones(len(origins), dtype=bool)
-    for leaf in sorted(_leaves(dataset), key=lambda leaf: not getattr(leaf, "is_image", True)):
+    for leaf in leaves_of(dataset):
         if not same_crs(leaf.crs, dataset.crs):
             continue
-        for row, origin in _covering(leaf, boxes, left, right, missing):
-            origins[row], missing[row] = origin, False
+        for row, scene in covering(leaf, boxes, left, right, missing):
+            xmin, _, _, ymax = leaf.index.geometry.iloc[scene].bounds
+            origins[row], missing[row] = (float(xmin), float(ymax)), False
     return origins
+
+
+def leaves_of(dataset: Any) -> list[Any]:
+    """The datasets that ``dataset`` was made of, or itself; images before masks, else in their order."""
+    return sorted(_leaves(dataset), key=lambda leaf: not getattr(leaf, "is_image", True))
 
 
 def _leaves(dataset: Any) -> Iterator[Any]:
@@ -200,10 +212,18 @@ def _leaves(dataset: Any) -> Iterator[Any]:
         yield from _leaves(part)
 
 
-def _covering(
+def covering(
     leaf: Any, boxes: NDArray[Any], left: NDArray[Any], right: NDArray[Any], missing: NDArray[np.bool_]
-) -> Iterator[tuple[int, tuple[float, float]]]:
-    """Pairs (row, corner of the leaf's first scene that holds the row's box), for rows that are still missing."""
+) -> Iterator[tuple[int, int]]:
+    """Pairs (row, the leaf's first scene that holds the row's box), for rows that are still missing.
+
+    Args:
+        leaf: a dataset with an index of its own, in the CRS of ``boxes``.
+        boxes: (N, 4) xmin, ymin, xmax, ymax.
+        left: (N,) first instants.
+        right: (N,) last instants; a scene must meet them.
+        missing: (N,) which rows are asked for.
+    """
     index, slack = leaf.index, [PASTE_TOLERANCE * r for r in dataset_res(leaf)]
     starts, stops, scenes = index.index.left.to_numpy(), index.index.right.to_numpy(), index.geometry.bounds.to_numpy()
     rows = np.flatnonzero(missing)
@@ -216,4 +236,4 @@ def _covering(
         meets = starts[hit] <= right[row] and left[row] <= stops[hit]
         if covers and meets and row not in done:
             done.add(row)
-            yield int(row), (float(xmin), float(ymax))
+            yield int(row), int(hit)
