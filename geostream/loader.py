@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from torch.utils.data._utils.pin_memory import pin_memory as torch_pin_memory
 from geostream.accounting import Stats, stats
 from geostream.dataset.collate import stack_samples
 from geostream.errors import ConfigError
+from geostream.lookahead import LookAhead
 from geostream.samplers.base import EpochSampler, Iteration
 
 if TYPE_CHECKING:
@@ -26,12 +29,8 @@ __all__ = ["BatchPlace", "DataLoader"]
 _pinned: Callable[[Any], Any] = torch_pin_memory
 """A copy in pinned memory of every tensor in a batch, as torch's own loader makes it."""
 
-_AUTO_BATCHES = 16
-"""Most batches that ``prefetch_batches="auto"`` keeps in flight."""
 _AUTO_BYTES = 512 * 2**20
-"""Bytes of batches that ``"auto"`` keeps in flight at most, one batch aside."""
-_AUTO_RAMP = 4
-"""Batches in flight at first, and how many more after each delivery: the first batch must not wait for the last."""
+"""Bytes that batches in flight may hold with ``prefetch_batches="auto"``, one batch aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +70,8 @@ class DataLoader(torch_data.DataLoader[Any]):
         collate_fn: makes a batch of a list of samples; by default `geostream.stack_samples`.
         pin_memory: copy batches to pinned memory.
         drop_last: leave out a last batch of ``sampler`` that is not full.
-        prefetch_batches: batches in flight ahead of the one in use, with ``num_workers=0``; ``"auto"`` keeps up to 16,
-            as far as 512 MiB allow.
+        prefetch_batches: batches in flight ahead of the one in use, with ``num_workers=0``; ``"auto"`` keeps as many
+            as keep the decoding threads fed, as far as 512 MiB allow.
         options: all other arguments of torch's DataLoader.
 
     Raises:
@@ -230,8 +229,9 @@ class _InFlight(Iterator[Any]):
         self._started: deque[tuple[list[Any], Future[Any] | Exception]] = deque()
         self._loader = loader
         self._queries: Iterator[list[Any]] | None = iter(loader.batch_sampler or ())
-        self._served = 0
-        self._bytes = 0
+        self._ahead = LookAhead(loader.prefetch_batches, _AUTO_BYTES)
+        self._counted = stats()
+        self._clock = time.perf_counter()
 
     def __next__(self) -> Any:
         self._fill()
@@ -240,6 +240,7 @@ class _InFlight(Iterator[Any]):
         queries, read = self._started.popleft()
         if isinstance(read, Exception):
             raise read
+        waited = not read.done()
         try:
             samples = self._loader.dataset.assemble(queries, read.result())  # type: ignore[attr-defined]
         except Exception:
@@ -250,8 +251,7 @@ class _InFlight(Iterator[Any]):
             self.close()
             raise
         batch = self._loader.collate_fn(samples)
-        self._served += 1
-        self._bytes = max(self._bytes, _nbytes(batch))
+        self._learn(waited=waited, size=_nbytes(batch))
         return _pinned(batch) if self._loader.pin_memory and torch.cuda.is_available() else batch
 
     def __del__(self) -> None:
@@ -266,7 +266,7 @@ class _InFlight(Iterator[Any]):
                 read.cancel()
 
     def _fill(self) -> None:
-        while self._queries is not None and len(self._started) <= self._ahead():
+        while self._queries is not None and len(self._started) <= self._ahead.batches:
             try:
                 queries = next(self._queries)
             except StopIteration:
@@ -284,13 +284,13 @@ class _InFlight(Iterator[Any]):
         except Exception as error:  # noqa: BLE001 - raised at its batch
             return error
 
-    def _ahead(self) -> int:
-        """Batches to keep in flight beyond the one that is due."""
-        asked = self._loader.prefetch_batches
-        if asked != "auto":
-            return asked
-        fitting = _AUTO_BYTES // self._bytes if self._bytes else _AUTO_RAMP
-        return max(1, min(_AUTO_BATCHES, fitting, _AUTO_RAMP * (self._served + 1)))
+    def _learn(self, *, waited: bool, size: int) -> None:
+        now, counted = time.perf_counter(), stats()
+        since = counted - self._counted
+        threads = os.cpu_count() or 1
+        busy = since.decode_seconds / ((now - self._clock) * threads)
+        self._ahead.delivered(waited=waited, busy=busy, cost=size + since.bytes)
+        self._clock, self._counted = now, counted
 
 
 @dataclass(slots=True)
