@@ -59,6 +59,7 @@ def unsupported_reason(codec: TileCodec) -> str:
         (codec.photometric >= _CIELAB or codec.photometric == _SEPARATED, f"photometric {codec.photometric}"),
         (codec.photometric == _YCBCR and not image_codec, "YCbCr without JPEG"),
         (image_codec and codec.dtype != np.uint8, f"JPEG or WebP of {codec.dtype}"),
+        (codec.reverse_bits and codec.compression not in _BYTE_DECODERS, "an image codec with bits in reverse order"),
         (codec.lerc_compression not in _LERC_WRAPPERS, f"LERC with additional compression {codec.lerc_compression}"),
         (codec.predictor not in (1, _HORIZONTAL, _FLOATING), f"predictor {codec.predictor}"),
         (codec.predictor != 1 and codec.dtype.kind in "cb", f"predictor {codec.predictor} on {codec.dtype}"),
