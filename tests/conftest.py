@@ -1,14 +1,25 @@
 """Fixtures that tests of several parts share."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
+import geostream
 from geostream.testing import RangeServer
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("GEOSTREAM_TEST_DATA", ROOT.parent / "shared" / "data"))
+
+# Spawned workers import the test modules whose classes they are sent. Last, so that geostream itself stays the one that
+# is installed.
+sys.path.append(str(ROOT))
+
+
+def pytest_report_header():
+    """Say which geostream is tested."""
+    return f"geostream: {Path(geostream.__file__).parent}"
 
 
 @pytest.fixture(scope="session")
