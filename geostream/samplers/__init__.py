@@ -1,4 +1,4 @@
-"""Where chips are read: random, batched by scene, side by side, or whole scenes.
+"""Where chips are read: random, batched by scene or by tile, side by side, or whole scenes.
 
 Signatures are TorchGeo's. Every sampler's order is a function of its seed and the epoch's number, is the same for every
 number of ranks, and can be gone on with from a state.
@@ -9,6 +9,8 @@ from geostream.samplers.batch import BatchGeoSampler, RandomBatchGeoSampler
 from geostream.samplers.grid import GridGeoSampler
 from geostream.samplers.prechipped import PreChippedGeoSampler
 from geostream.samplers.random import RandomGeoSampler
+from geostream.samplers.shuffling import TileReport
+from geostream.samplers.tile import TileBatchGeoSampler
 from geostream.samplers.units import Units
 
 __all__ = [
@@ -19,5 +21,7 @@ __all__ = [
     "PreChippedGeoSampler",
     "RandomBatchGeoSampler",
     "RandomGeoSampler",
+    "TileBatchGeoSampler",
+    "TileReport",
     "Units",
 ]

@@ -20,7 +20,7 @@ from geostream.samplers.units import Units, pixel_size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["ChipSampler", "EpochSampler", "Iteration", "Place", "Uneven"]
+__all__ = ["ChipSampler", "EpochSampler", "Iteration", "Place", "Uneven", "epoch_rng"]
 
 Item = TypeVar("Item")
 
@@ -104,8 +104,7 @@ class EpochSampler(Sampler[Item], Generic[Item]):
     def __iter__(self) -> Iterator[Item]:
         """The items of the next epoch that fall to this rank."""
         iteration = self._begin()
-        entropy = [iteration.seed & _MASK, iteration.epoch]
-        items = self._order(np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy))))
+        items = self._order(epoch_rng(iteration.seed, iteration.epoch))
         for step in range(_share(len(items) - iteration.start, iteration.world_size, self.uneven)):
             dealt = iteration.start + step * iteration.world_size
             if self._iteration is iteration and self._claimed:
@@ -232,6 +231,11 @@ class ChipSampler(EpochSampler[Item], Generic[Item]):
 
     def _fitting(self, regions: list[Region]) -> tuple[list[Region], int]:
         return fitting(regions, self.pixels, pad=self.pad)
+
+
+def epoch_rng(seed: int, epoch: int) -> np.random.Generator:
+    """Where an epoch's random choices come from."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed & _MASK, epoch])))
 
 
 def _share(items: int, world_size: int, uneven: Uneven) -> int:
