@@ -1,4 +1,4 @@
-"""The command line: ``geostream info``, ``geostream read`` and ``geostream demo``.
+"""The command line: ``geostream info``, ``geostream read``, ``geostream demo`` and ``geostream bench``.
 
 Figures go to stdout, everything else to stderr; a failure is one line there and exit code 1, a usage error exit code 2.
 What is heavy is imported inside the commands, so that ``--help`` is quick.
@@ -34,6 +34,9 @@ NUMBERS = {"--bounds": 4, "--window": 4, "--shape": 2, "--res": 2, "--bands": sy
 
 _MANY = 12
 """Entries of a mapping, such as a palette, beyond which a table only says how many there are."""
+
+_WIDE = 120
+"""Columns of what goes into a file."""
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="A local path or any fsspec URL: s3://, gs://, https://, …")]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON on stdout.")]
@@ -142,6 +145,63 @@ def demo(
         figures = run(out, steps=steps, size=size, latency=latency / 1000)
     if as_json:
         typer.echo(json.dumps(figures))
+
+
+@app.command()
+def bench(
+    case: Annotated[str, typer.Option(help="Cases, separated by commas.")] = "a,b,c,d,e,f",
+    arms: Annotated[str | None, typer.Option(help="Arms, separated by commas; default: all that can run.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each arm runs, the others in between.")] = 5,
+    batches: Annotated[int | None, typer.Option(min=1, help="Batches timed; default: each case's own.")] = None,
+    skip: Annotated[int, typer.Option(min=0, help="Batches before those, in arms timed once all runs.")] = 32,
+    latency: Annotated[float | None, typer.Option(min=0.0, help="Milliseconds; default: each case's own.")] = None,
+    bandwidth: Annotated[float, typer.Option(min=0.001, help="MB a second on each connection.")] = 90.0,
+    link: Annotated[float | None, typer.Option(min=0.001, help="MB a second on all connections together.")] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Of rasterio; default: the best of several.")] = None,
+    protocol: Annotated[str, typer.Option(help="How geostream reads: http or s3.")] = "http",
+    data: Annotated[Path, typer.Option(help="Folder of the scenes and copies, kept.")] = Path("geostream-bench"),
+    scenes: Annotated[int, typer.Option(min=1, help="Number of scenes.")] = 8,
+    size: Annotated[int, typer.Option(min=1024, help="Height and width of a scene in pixels.")] = 4096,
+    small: Annotated[int, typer.Option(min=16, help="Number of small files.")] = 1000,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="A file for the results as JSON.")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Profile geostream's arms instead.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare reading chips with geostream, with rasterio, and from a copy made beforehand, on one slow server."""
+    options = {
+        "cases": tuple(case.split(",")),
+        "rounds": rounds,
+        "batches": batches,
+        "skip": skip,
+        "latency": None if latency is None else latency / 1e3,
+        "bandwidth": bandwidth * 1e6,
+        "link": None if link is None else link * 1e6,
+        "workers": workers,
+        "protocol": protocol,
+        "profile": profile,
+    }
+    if arms is not None:
+        options["arms"] = tuple(arms.split(","))
+    if protocol not in {"http", "s3"}:
+        raise typer.BadParameter(f"{protocol!r}: http or s3 wanted", param_hint="--protocol")
+    with _one_line_errors():
+        from geostream.bench.report import tables
+        from geostream.bench.run import Settings, run
+        from geostream.bench.scenes import Sizes
+
+        settings = Settings(**options, sizes=Sizes(scenes, size, small))  # type: ignore[arg-type]  # gathered above
+        results = run(settings, data, lambda line: typer.echo(line, err=True))
+        if out is not None:
+            out.write_text(json.dumps(results, indent=1) + "\n")
+    if as_json:
+        typer.echo(json.dumps(results))
+        return
+    from rich.console import Console
+
+    console = Console()
+    wide = console if console.is_terminal else Console(width=_WIDE)
+    for table in tables(results):
+        wide.print(table)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import struct
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ class Pace:
     """How the latencies are spread."""
     bandwidth: float | None = None
     """Bytes a second on each connection; None for as fast as possible."""
+    link: float | None = None
+    """Bytes a second on all connections together; None for as fast as possible."""
 
     def delay(self, rng: random.Random) -> float:
         """Draw the seconds to wait before one answer."""
@@ -63,6 +66,15 @@ class Site:
     """Those open."""
     failure: BaseException | None = None
     """The last exception that no fault asked for."""
+    link_busy_until: float = 0.0
+    """Loop's time at which what the link has taken on will have passed."""
+
+    def pass_link(self, size: int, now: float) -> float:
+        """Queue ``size`` bytes on the link that all connections share; returns when they will have passed."""
+        if self.pace.link is None:
+            return now
+        self.link_busy_until = max(self.link_busy_until, now) + size / self.pace.link
+        return self.link_busy_until
 
 
 class Connection(asyncio.Protocol):
@@ -179,13 +191,16 @@ class Connection(asyncio.Protocol):
 
     async def _send(self, said: Answer, start: int, stop: int, number: int) -> None:
         """Send the body's bytes from ``start`` to ``stop``, at the pace of the connection."""
-        bandwidth, loop = self._site.pace.bandwidth, asyncio.get_running_loop()
+        pace, loop = self._site.pace, asyncio.get_running_loop()
+        bandwidth, slowest = pace.bandwidth, min(pace.bandwidth or math.inf, pace.link or math.inf)
         began = loop.time()
-        size = _CHUNK if bandwidth is None else max(1024, min(_CHUNK, int(bandwidth * 0.02)))
+        size = int(max(1024, min(_CHUNK, slowest * 0.02)))
         for offset in range(start, stop, size):
             chunk = said.read(said.start + offset, said.start + min(stop, offset + size))
-            if bandwidth is not None:
-                await asyncio.sleep(max(0.0, began + (offset - start + len(chunk)) / bandwidth - loop.time()))
+            if slowest < math.inf:
+                due = began + (offset - start + len(chunk)) / bandwidth if bandwidth else 0.0
+                due = max(due, self._site.pass_link(len(chunk), loop.time()))
+                await asyncio.sleep(max(0.0, due - loop.time()))
             # noted first: whoever has received the last byte finds it counted
             self._site.ledger.sent(number, len(chunk))
             self._transport.write(chunk)

@@ -64,6 +64,7 @@ class RangeServer(Endpoint):
         jitter: standard deviation of the latency's logarithm (lognormal), or its largest relative deviation (uniform).
         distribution: ``"lognormal"`` or ``"uniform"``.
         bandwidth: bytes a second on each connection; None for as fast as possible.
+        link: bytes a second on all connections together; None for as fast as possible.
         faults: what goes wrong from the start; see `faults` for later.
         bucket: first part of path-style URLs.
         seed: of latencies and of faults with a probability.
@@ -81,6 +82,7 @@ class RangeServer(Endpoint):
         jitter: float = 0.0,
         distribution: Literal["lognormal", "uniform"] = "lognormal",
         bandwidth: float | None = None,
+        link: float | None = None,
         faults: tuple[Fault, ...] | list[Fault] = (),
         bucket: str = "bucket",
         seed: int = 0,
@@ -91,7 +93,7 @@ class RangeServer(Endpoint):
         self._site = Site(
             store=make_store(source),
             bucket=bucket,
-            pace=Pace(latency, jitter, distribution, bandwidth),
+            pace=Pace(latency, jitter, distribution, bandwidth, link),
             faults=self.faults,
             random=random.Random(seed),  # noqa: S311 - reproducible latencies, not secrets
         )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -449,6 +450,15 @@ def test_latency_and_bandwidth_take_at_least_their_time(tmp_path):
         before = time.perf_counter()
         assert len(ask(server, "/x")[2]) == 20_000
         assert time.perf_counter() - before >= 0.25 - 0.01
+
+
+def test_connections_share_the_link(tmp_path):
+    (tmp_path / "x").write_bytes(bytes(10_000))
+    with RangeServer(tmp_path, link=100_000) as server, ThreadPoolExecutor(3) as pool:
+        before = time.perf_counter()
+        bodies = list(pool.map(lambda _: ask(server, "/x")[2], range(3)))
+        assert time.perf_counter() - before >= 0.3 - 0.01
+        assert bodies == [bytes(10_000)] * 3
 
 
 def test_big_bodies_are_sent_whole_and_a_client_that_leaves_is_no_failure(tmp_path):
