@@ -167,8 +167,8 @@ def missing_ranges(buffer: SparseBytes) -> list[ByteRange]:
     """Byte ranges to fetch next before the header in ``buffer`` can be parsed; empty once all metadata is there.
 
     Follows the chain of image directories as far as it is known, and asks for everything it can already name, plus
-    what probably lies behind it: a COG's directories stand one after the other before the pixels, so that twice the
-    extent of the first tile table covers the overviews' and the mask's; directories at the file's end are read to it.
+    what probably lies behind it: a COG's directories stand one after the other before the pixels, so that thrice the
+    extent of the first tile table covers the overviews' and the masks'; directories at the file's end are read to it.
 
     Raises:
         HeaderError: the chain loops, or is larger than any raster's.
@@ -177,7 +177,7 @@ def missing_ranges(buffer: SparseBytes) -> list[ByteRange]:
     head = buffer.get(0, min(16, buffer.total)) or b""
     layout = _layout(head)
     wanted: list[ByteRange] = []
-    extent, seen = 0, set[int]()
+    extent, metadata, seen = 0, 0, set[int]()
     offset = layout.offset(head, 8 if layout.big else 4)
     while offset:
         if offset in seen or len(seen) >= MAX_IFDS:
@@ -185,16 +185,19 @@ def missing_ranges(buffer: SparseBytes) -> list[ByteRange]:
         seen.add(offset)
         directory = _directory(buffer, layout, offset)
         if isinstance(directory, tuple):
-            wanted.append(_guess(buffer, directory, extent))
+            wanted.append(_guess(buffer, directory, extent, metadata))
             break
         values = list(layout.value_ranges(directory[: -layout.offset_size]))
         _check(values, buffer.total)
+        metadata += sum(stop - start for start, stop in values)
+        if metadata > MAX_METADATA:
+            raise HeaderError(f"more than {MAX_METADATA} bytes of metadata")
         wanted += [value for value in values if not buffer.has(*value)]
         extent = max([extent, *(stop for _, stop in values)])
         offset = layout.offset(directory, len(directory) - layout.offset_size)
     if wanted and extent > len(buffer.prefix) and wanted[0][0] <= 2 * len(buffer.prefix):
         # Tables follow the first directory: what comes after them is most likely more of the same.
-        wanted.append((len(buffer.prefix), min(buffer.total, 2 * extent + 2**14)))
+        wanted.append((len(buffer.prefix), min(buffer.total, 3 * extent + 2**14)))
     return _merge(wanted)
 
 
@@ -222,20 +225,25 @@ def _directory(buffer: SparseBytes, layout: _Layout, offset: int) -> bytes | Byt
     return buffer.get(start, stop) or (offset, stop)
 
 
-def _guess(buffer: SparseBytes, first: ByteRange, extent: int) -> ByteRange:
-    """The range to fetch for a directory that begins at ``first`` and whose values most likely follow it."""
+def _guess(buffer: SparseBytes, first: ByteRange, extent: int, metadata: int) -> ByteRange:
+    """The range to fetch for a directory that begins at ``first`` and whose values most likely follow it.
+
+    Args:
+        buffer: what is here.
+        first: the part of the directory that is known to be missing.
+        extent: where the values known so far end.
+        metadata: their number of bytes: further directories are of images as large at most.
+    """
     start, stop = first
     if buffer.total - start <= _TAIL_READ and start > 2 * max(extent, len(buffer.prefix)):
         return start, buffer.total
-    return start, min(buffer.total, max(stop, start + 2**15, start + extent // 2))
+    return start, min(buffer.total, max(stop, start + 2**15, start + metadata))
 
 
 def _check(ranges: list[ByteRange], total: int) -> None:
     for start, stop in ranges:
         if stop > total:
             raise TruncatedError(f"its metadata at bytes {start}-{stop} lies past the end of the file ({total} bytes)")
-    if sum(stop - start for start, stop in ranges) > MAX_METADATA:
-        raise HeaderError(f"more than {MAX_METADATA} bytes of metadata")
 
 
 def _merge(ranges: list[ByteRange], gap: int = 2**16) -> list[ByteRange]:

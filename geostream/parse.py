@@ -31,6 +31,8 @@ __all__ = ["describe", "parse_tiff", "with_overview_sizes"]
 # tifffile reports oddities of a file through its own logger; what matters to the reader is raised or becomes `reason`.
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)
 
+MAX_TILE_BYTES = 2**30
+"""Bytes of a decoded tile beyond which its size is taken for a mistake, or malice."""
 _REDUCED, _MASK = 1, 4
 _UNSIGNED = (3, 4, 13, 16, 18)
 """TIFF types of 16, 32 and 64 bits in which libtiff takes offsets."""
@@ -228,7 +230,10 @@ def _structure_reason(page: tifffile.TiffPage) -> str:
         return f"compression {int(page.compression)} is left to GDAL"
     if _native_dtype(page) is None:
         return f"{page.bitspersample}-bit samples of format {page.sampleformat} are left to GDAL"
-    return unsupported_reason(_codec(page))
+    codec = _codec(page)
+    if codec.nbytes > MAX_TILE_BYTES:
+        return f"tiles of {codec.nbytes} bytes are left to GDAL"
+    return unsupported_reason(codec)
 
 
 def _native_dtype(page: tifffile.TiffPage) -> np.dtype[Any] | None:

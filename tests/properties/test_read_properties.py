@@ -2,7 +2,6 @@
 
 import math
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -140,7 +139,9 @@ def scenes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scenes")
     east = type(DEFAULT_TRANSFORM)(10.0, 0.0, 601_000.0, 0.0, -10.0, 5_300_000.0)
     write_cog(folder / "west.tif", shape=SHAPE, blocksize=64, seed=1)
-    write_cog(folder / "east.tif", shape=SHAPE, blocksize=64, seed=2, transform=east, mask=LAYOUTS["cog with mask"]["mask"])
+    write_cog(
+        folder / "east.tif", shape=SHAPE, blocksize=64, seed=2, transform=east, mask=LAYOUTS["cog with mask"]["mask"]
+    )
     return folder
 
 
@@ -214,7 +215,9 @@ def test_a_nodata_value_marks_the_same_pixels_as_in_rasterio(tmp_path, data, lay
     rng = np.random.default_rng(data.draw(st.integers(0, 9)))
     image[:, rng.random((60, 70)) < 0.3] = nodata
     image[0, rng.random((60, 70)) < 0.3] = nodata
-    path = write_cog(tmp_path / "nodata.tif", image, nodata=nodata, blocksize=32, overviews=False, **{"driver": "GTiff"} | layout)
+    path = write_cog(
+        tmp_path / "nodata.tif", image, nodata=nodata, blocksize=32, overviews=False, **{"driver": "GTiff"} | layout
+    )
     for bands in (None, [2], [3, 1]):
         expected, valid = reference_read(path, None, bands)
         patch = gs.read(path, bands=bands)
