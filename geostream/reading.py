@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,15 +86,19 @@ def read(
         raise ConfigError("window= and bounds= contradict each other: pass one")
     if res is not None and shape is not None:
         raise ConfigError("res= and shape= contradict each other: pass one")
-    source, header = _open(url, storage_options, fs, sidecars=sidecars)
-    place = _Place(window, bounds, parse_crs(bounds_crs), parse_crs(crs), _res(res), _shape(shape))
-    wanted = (bands,) if isinstance(bands, int) else bands
-    request = Request(
-        replace(source, header=header),
-        place.grid(header.grid, source.url),
-        None if wanted is None else tuple(wanted),
-        resampling,
+    if bounds_crs is not None and bounds is None:
+        raise ConfigError("bounds_crs= says what bounds= are in: pass bounds, or crs= for the output's CRS")
+    wanted = _bands(bands)
+    place = _Place(
+        None if window is None else _window(window),
+        None if bounds is None else _box(bounds),
+        parse_crs(bounds_crs),
+        parse_crs(crs),
+        _res(res),
+        _shape(shape),
     )
+    source, header = _open(url, storage_options, fs, sidecars=sidecars)
+    request = Request(replace(source, header=header), place.grid(header.grid, source.url), wanted, resampling)
     (outcome,) = read_many([request])
     if isinstance(outcome, Exception):
         raise outcome
@@ -206,24 +212,43 @@ async def _exists(url: str, access: Access) -> bool:
 def _res(value: float | tuple[float, float] | None) -> tuple[float, float] | None:
     if value is None:
         return None
-    pair = (float(value), float(value)) if isinstance(value, int | float) else (float(value[0]), float(value[1]))
+    try:
+        x, y = (value, value) if isinstance(value, int | float) else value
+        pair = float(x), float(y)
+    except (TypeError, ValueError):
+        pair = 0.0, 0.0
     if not all(0 < size < float("inf") for size in pair):
         raise ConfigError(f"res={value!r} is not a pixel size: pass a positive number, or two")
     return pair
 
 
+def _bands(value: Sequence[int] | int | None) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    try:
+        return tuple(index(band) for band in (value if isinstance(value, Iterable) else [value]))
+    except TypeError:
+        raise ConfigError(f"bands={value!r} are not numbers of bands, which count from 1") from None
+
+
 def _shape(value: tuple[int, int] | None) -> tuple[int, int] | None:
-    if value is not None and not (len(value) == 2 and all(isinstance(n, int) and n > 0 for n in value)):  # noqa: PLR2004
+    if value is None:
+        return None
+    try:
+        height, width = map(index, value)
+    except (TypeError, ValueError):
+        height = width = 0
+    if height <= 0 or width <= 0:
         raise ConfigError(f"shape={value!r} is not (height, width) in pixels")
-    return value
+    return height, width
 
 
 @dataclass(frozen=True)
 class _Place:
     """Which grid the arguments of `read` mean."""
 
-    window: Sequence[float] | None
-    bounds: Sequence[float] | None
+    window: Window | None
+    bounds: Bounds | None
     bounds_crs: CRS | None
     crs: CRS | None
     res: tuple[float, float] | None
@@ -239,8 +264,8 @@ class _Place:
             )
         target = self.crs or source.crs
         if self.bounds is not None:
-            return self._over(_box(self.bounds), self.bounds_crs or target, target, source)
-        part = source if self.window is None else source.part(_window(self.window))
+            return self._over(self.bounds, self.bounds_crs or target, target, source)
+        part = source if self.window is None else source.part(self.window)
         if same_crs(target, source.crs):
             return _resized(part, self.res, self.shape)
         return self._over(part.bounds, source.crs, target, source)
