@@ -196,10 +196,9 @@ def ring(length: Ints, chip: int, count: Ints, rng: np.random.Generator) -> tupl
     turn = np.arange(len(axis)) - np.repeat(np.cumsum(count) - count, count)
     phase = (rng.random(len(length))[axis] + turn / count[axis]) % 1.0
     full = length[axis]
-    offset = np.minimum((phase * full).astype(np.int64), full - 1)
-    room = full - chip
-    nearer = np.where(offset - room <= full - offset, room, 0)
-    inside = np.where(offset <= room, offset, nearer)
+    room, place = full - chip, phase * full
+    nearer = np.where(2 * place < room + 1 + full, room, 0)
+    inside = np.where(place < room + 1, place.astype(np.int64), nearer)
     beyond = room + (phase * (1 - room)).astype(np.int64)
     return axis, np.where(room < 0, beyond, inside)
 

@@ -4,7 +4,7 @@ An epoch's batches are dealt to ranks in turn. So batches that stand a multiple 
 tiles, and no others may: then every rank whose number divides that of the lanes reads tiles that no other rank reads.
 Within a lane, each open group is visited once in a round, in random order, and gives a few of its chips at each visit;
 one that has given all is followed by another. So between two visits to a group at most every other one is visited
-twice, which bounds what a cache has to hold by twice what is open.
+twice, which bounds what a cache has to hold by twice what is open, and a batch of each lane.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ __all__ = ["Lanes", "deal", "interleave"]
 
 _SLACK = 8
 """Lanes may lengthen an epoch by one part in so many, or by one batch each if that is more."""
+_LONG = 4
+"""Groups for each slot from which on it pays to open them evenly, at the price of a beginning with fewer open."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class _Queues:
     slots: Ints
     """(N,) slots of its lane."""
     follow: NDArray[np.bool_]
-    """(N,) whether its lane has more groups than slots."""
+    """(N,) whether its lane has many more groups than slots."""
 
 
 def _queues(lanes: Lanes, batch_size: int, open_groups: int, rng: np.random.Generator) -> _Queues:
@@ -135,7 +137,9 @@ def _queues(lanes: Lanes, batch_size: int, open_groups: int, rng: np.random.Gene
     rest = groups % slots
     slot = np.where(place >= groups - rest, slots - rest + place % slots, place % slots)
     queue = np.lexsort((place, slot, lane))
-    return _Queues(group[queue], (sizes + more)[queue], lane[queue], slot[queue], slots[queue], (groups > slots)[queue])
+    return _Queues(
+        group[queue], (sizes + more)[queue], lane[queue], slot[queue], slots[queue], (groups >= _LONG * slots)[queue]
+    )
 
 
 def _changes(values: NDArray[np.integer]) -> NDArray[np.bool_]:
@@ -146,9 +150,9 @@ def _changes(values: NDArray[np.integer]) -> NDArray[np.bool_]:
 def _rounds(queues: _Queues, visit: int) -> Ints:
     """In which round each chip of the queues has its turn. A visit ends with its group.
 
-    Where groups follow one another, slots begin at different speeds: in the time in which the last of K slots gives all
-    of its first group, the k-th gives k / K. Else all groups would be exhausted at once, and batches that need every
-    tile anew would follow many that need none.
+    Where many groups follow one another, slots begin at different speeds: in the time in which the last of K slots
+    gives all of its first group, the k-th gives k / K. Else all groups would be exhausted at once, and batches that
+    need every tile anew would follow many that need none.
     """
     sizes = queues.sizes
     slots = np.flatnonzero(_changes(queues.lane) | _changes(queues.slot))

@@ -71,7 +71,7 @@ def quality(cluster: Ints, window: int) -> float:
     runs = np.flatnonzero(np.column_stack([np.ones(len(used), dtype=bool), ordered[:, 1:] != ordered[:, :-1]]).ravel())
     lengths = np.diff(np.append(runs, used.size))
     together = float((lengths.astype(np.float64) ** 2).sum()) / len(used)
-    counts = np.bincount(cluster).astype(np.float64)
+    counts = np.unique(cluster, return_counts=True)[1].astype(np.float64)
     alike = float((counts * (counts - 1)).sum()) / (total * (total - 1)) if total > 1 else 0.0
     return (size + size * (size - 1) * alike) / together
 
@@ -86,7 +86,7 @@ def decoded(batches: list[Ints], capacity: int) -> list[int]:
     """The tiles that are decoded, one after the other, when each batch looks for its tiles among the last used.
 
     Args:
-        batches: the different tiles that each batch needs.
+        batches: the different tiles that each batch needs, in order.
         capacity: tiles that the cache holds.
     """
     cache: OrderedDict[int, None] = OrderedDict()

@@ -162,7 +162,7 @@ class TileBatchGeoSampler(BatchGeoSampler):
         height, width = self.pixels
         _, middle = self._tiles(BlockChips(mine.block, mine.row + height // 2, mine.col + width // 2), (1, 1))
         chip, tiles = self._tiles(mine, self.pixels)
-        pairs = np.unique(np.column_stack([chip // self.batch_size, tiles[:, 0]]), axis=0)
+        pairs = _firsts(np.column_stack([chip // self.batch_size, tiles[:, 0]]))
         batches = np.split(pairs[:, 1], np.flatnonzero(np.diff(pairs[:, 0])) + 1)
         known, first = np.unique(tiles[:, 0], return_index=True)
         missing = decoded(batches, self._cached_tiles())
@@ -250,6 +250,11 @@ class TileBatchGeoSampler(BatchGeoSampler):
         """About how many of the image's tiles the reader's cache holds, with the masks and bands that go with them."""
         tiles = np.mean([grid.block[0] * grid.block[1] for grid in self._grids])
         return max(1, int(reader.CACHE_BYTES / self._block_bytes * tiles))
+
+
+def _firsts(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The different rows, where each is first."""
+    return rows[np.sort(np.unique(rows, axis=0, return_index=True)[1])]
 
 
 def _check(batch_size: int, length: int | None, **knobs: int | None) -> None:

@@ -27,7 +27,7 @@ _ASSUMED = (512, 512)
 _FREE_SIDE = 2
 """Least tiles on a block's side where the tiles' edges are known only roughly."""
 _WELL_FILLED = 1.15
-"""Most that a block may be longer than its chips laid end to end, for its size to be chosen."""
+"""Most that a block may be longer, or shorter, than its chips laid end to end, for its size to be chosen."""
 _MOST_CHIPS = 8
 """Chips on a block's side beyond which it is not enlarged any more."""
 
@@ -140,4 +140,4 @@ def _block_side(tile: int, chip: int, least: int, asked: int | None) -> int:
 
 def _suits(length: int, chip: int) -> bool:
     count = math.floor(length / chip + 0.5)
-    return count > 1 and length <= _WELL_FILLED * count * chip
+    return count > 1 and 1 / _WELL_FILLED <= length / (count * chip) <= _WELL_FILLED

@@ -15,8 +15,11 @@ from geostream.samplers import (
     PreChippedGeoSampler,
     RandomBatchGeoSampler,
     RandomGeoSampler,
+    TileBatchGeoSampler,
 )
 from geostream.testing.memory import MemoryDataset, MemoryScene
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*ranks will fetch some tiles several times:UserWarning")
 
 
 def dataset():
@@ -40,6 +43,7 @@ KINDS = {
     "scenes": lambda **kw: RandomBatchGeoSampler(
         dataset(), 16, 4, length=23 * 4, generator=seeded(), scenes_per_batch=2, **kw
     ),
+    "tile": lambda **kw: TileBatchGeoSampler(dataset(), 16, 4, length=23 * 4, generator=seeded(), **kw),
     "grid": lambda **kw: GridGeoSampler(dataset(), 16, **kw),
     "prechipped": lambda **kw: PreChippedGeoSampler(dataset(), shuffle=True, generator=seeded(), **kw),
 }
@@ -63,7 +67,7 @@ def test_the_order_is_a_function_of_seed_and_epoch(kind):
     assert list(other) == first
 
 
-@pytest.mark.parametrize("name", ["random", "batch", "scenes"])
+@pytest.mark.parametrize("name", ["random", "batch", "scenes", "tile"])
 def test_epochs_and_seeds_differ(name):
     sampler = KINDS[name]()
     epochs = [list(sampler) for _ in range(3)]

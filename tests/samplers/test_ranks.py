@@ -9,7 +9,12 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from geostream.loader import DataLoader
-from geostream.samplers import GridGeoSampler, RandomBatchGeoSampler, RandomGeoSampler
+from geostream.samplers import (
+    GridGeoSampler,
+    RandomBatchGeoSampler,
+    RandomGeoSampler,
+    TileBatchGeoSampler,
+)
 from geostream.testing.memory import MemoryDataset, MemoryScene
 
 RANKS = 2
@@ -23,6 +28,7 @@ def run(rank, folder):
     dataset = MemoryDataset(scenes)
     loaders = {
         "batch": DataLoader(dataset, batch_sampler=RandomBatchGeoSampler(dataset, 8, 4, length=40)),
+        "tile": DataLoader(dataset, batch_sampler=TileBatchGeoSampler(dataset, 8, 4, length=40)),
         "random": DataLoader(dataset, sampler=RandomGeoSampler(dataset, 8, length=40), batch_size=4),
         "grid": DataLoader(dataset, sampler=GridGeoSampler(dataset, 16), batch_size=4),
     }
