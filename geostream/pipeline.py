@@ -159,6 +159,8 @@ class Run:
             except asyncio.CancelledError:
                 self._abandon()
                 raise
+        if self._tasks:
+            self._abandon()  # what failed leaves ranges behind, whose failures must not become a later run's
         return [outcome for outcome in self._outcomes if outcome is not None]
 
     def _start(self) -> None:
@@ -170,7 +172,12 @@ class Run:
             elif job.window is not None and not job.header.levels:
                 self._run(self._gdal(number, job))
             else:
-                self._canvases[number] = Canvas(job, len(keys))
+                try:
+                    self._canvases[number] = Canvas(job, len(keys))
+                except Exception as error:  # noqa: BLE001 - such as no memory for its pixels: its own affair only
+                    self._settle(number, error)
+                    known = True  # so that its tiles are left out
+                    continue
                 known |= self._want(number, job, keys, fresh)
                 if not keys:
                     self._finish(number)
@@ -214,7 +221,7 @@ class Run:
     async def _gdal(self, number: int, job: Job) -> None:
         try:
             self._settle(number, await self._read_with_gdal(job))
-        except GeostreamError as error:
+        except Exception as error:  # noqa: BLE001 - an error is the outcome of its own request only
             self._settle(number, error)
 
     async def _fetch(self, fetch: Fetch, pending: list[_Pending]) -> None:

@@ -144,6 +144,16 @@ def test_a_failing_file_fails_alone(scenes):
     assert all(not isinstance(outcome, Exception) for outcome in read_many(requests))  # failures are not remembered
 
 
+def test_a_request_for_more_pixels_than_memory_fails_alone(scenes):
+    _, headers, _ = scenes
+    source = next(iter(headers))
+    good = Request(source, headers[source].grid.part(Window(0, 0, 10, 10)))
+    huge = Request(source, headers[source].grid.part(Window(0, 0, 2**40, 2**40)))
+    outcomes = read_many([good, huge, good])
+    assert isinstance(outcomes[1], MemoryError | ValueError)
+    np.testing.assert_array_equal(outcomes[0].data, outcomes[2].data)
+
+
 def test_headers_are_read_once_however_many_ask(tmp_path):
     path = write_cog(tmp_path / "a.tif", shape=(300, 300), blocksize=128)
     with RangeServer(tmp_path) as server:
