@@ -129,7 +129,7 @@ def read(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for batch.png and footprints.png.")] = Path("geostream-demo"),
-    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 40,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 32,
     size: Annotated[int, typer.Option(min=512, help="Height and width of the demo's scenes, in pixels.")] = 3072,
     latency: Annotated[
         float, typer.Option(min=0.0, help="Latency of the demo's object store, in milliseconds.")

@@ -69,7 +69,7 @@ class Arm:
 
 
 def run(
-    out: Path, *, steps: int = 40, latency: float = 0.04, size: int = 3072, progress: bool = True
+    out: Path, *, steps: int = 32, latency: float = 0.04, size: int = 3072, progress: bool = True
 ) -> dict[str, Any]:
     """Run the demo; returns its figures.
 
