@@ -12,7 +12,7 @@ from geostream.augment import Augmentation, augment, floating, normalise, normal
 from geostream.dataset.collate import stack_samples
 from geostream.errors import ConfigError
 from geostream.loader import BatchPlace, DataLoader
-from geostream.samplers import GridGeoSampler, RandomBatchGeoSampler, RandomGeoSampler
+from geostream.samplers import GridGeoSampler, RandomBatchGeoSampler, RandomGeoSampler, TileBatchGeoSampler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,8 +63,9 @@ class GeoDataModule(pl.LightningDataModule):
         patch_size: side of a chip in pixels, or (height, width).
         batch_size: chips in a batch.
         length: chips in a training epoch, over all ranks; by default about as many as fit side by side.
-        sampler: how to train: ``"batch"`` takes each batch from one scene, ``"random"`` each chip from any; or a
-            sampler, or a function that makes one of the dataset. The other stages go over a grid.
+        sampler: how to train: ``"tile"`` uses up every tile that it reads, ``"batch"`` takes each batch from one scene,
+            ``"random"`` each chip from any; or a sampler, or a function that makes one of the dataset. The other stages
+            go over a grid.
         mean: subtracted from images: one number, or one per channel. By default 0.
         std: by which images are then divided, likewise. By default 255, as in TorchGeo. An augmentation with its own
             `kornia.augmentation.Normalize` replaces both.
@@ -209,6 +210,8 @@ class GeoDataModule(pl.LightningDataModule):
     def _make_sampler(self, split: Split, dataset: Any) -> Any:
         if split != "train":
             return GridGeoSampler(dataset, self.patch_size)
+        if self._sampling == "tile":
+            return TileBatchGeoSampler(dataset, self.patch_size, self.batch_size, self.length)
         if self._sampling == "batch":
             return RandomBatchGeoSampler(dataset, self.patch_size, self.batch_size, self.length)
         if self._sampling == "random":
@@ -292,10 +295,10 @@ def _is_dataset(given: Any) -> bool:
 
 
 def _check_sampling(sampler: Any) -> Any:
-    if sampler == "tile":
-        raise ConfigError("sampler='tile' is not available in this version: pass 'batch' or 'random'")
-    if isinstance(sampler, str) and sampler not in {"batch", "random"}:
-        raise ConfigError(f"sampler={sampler!r}: pass 'batch', 'random', a sampler, or a function of the dataset")
+    if isinstance(sampler, str) and sampler not in {"tile", "batch", "random"}:
+        raise ConfigError(
+            f"sampler={sampler!r}: pass 'tile', 'batch', 'random', a sampler, or a function of the dataset"
+        )
     if not (isinstance(sampler, Iterable) or callable(sampler)):
         raise ConfigError(f"sampler={sampler!r} is neither a sampler nor a function that makes one of the dataset")
     return sampler
