@@ -101,7 +101,7 @@ class Level:
     """Internal mask of the same size, where the raster has one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class RasterHeader:
     """Everything known about a raster once its header was read."""
 

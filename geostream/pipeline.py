@@ -14,7 +14,8 @@ import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakKeyDictionary
 
 from geostream import transport
 from geostream.accounting import stats
@@ -24,19 +25,22 @@ from geostream.errors import DecodeError, GeostreamError, ReadError, redact
 from geostream.plan import tables_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from geostream.header import TileCodec
+    from geostream.header import RasterHeader, TileCodec
     from geostream.plan import Fetch, Job, ReadPlan, Source, TileKey
+    from geostream.transport import Access
 
     Wanted = list[tuple["Run", int]]
 
     Tile = NDArray[np.generic]
 
 __all__ = ["Outcome", "PriorityPool", "Run", "TileStore"]
+
+K = TypeVar("K")
 
 Outcome = Patch | Exception
 """What a request gives: pixels, or the error that stands in their place."""
@@ -90,11 +94,20 @@ class TileStore:
         """Tiles being fetched or decoded."""
         self._tiles: OrderedDict[TileKey, Tile] = OrderedDict()
         self._bytes = 0
-        self._numbers: dict[tuple[Source, str | None], int] = {}
+        self._next = itertools.count()
+        self._by_etag: dict[tuple[str, Access, tuple[str, ...], str], int] = {}
+        self._by_header: WeakKeyDictionary[RasterHeader, int] = WeakKeyDictionary()
 
-    def number(self, source: Source, etag: str | None) -> int:
-        """A number that stands for one version of a file."""
-        return self._numbers.setdefault((source, etag), len(self._numbers))
+    def number(self, source: Source, header: RasterHeader) -> int:
+        """A number that stands for one version of a file: its ETag, or else what was read by the very same header."""
+        if header.etag is None:
+            return self._numbered(self._by_header, header)
+        return self._numbered(self._by_etag, (source.url, source.access, source.sidecars, header.etag))
+
+    def _numbered(self, numbers: MutableMapping[K, int], key: K) -> int:
+        if key not in numbers:
+            numbers[key] = next(self._next)
+        return numbers[key]
 
     def get(self, key: TileKey) -> Tile | None:
         """A decoded tile, or None."""
@@ -119,7 +132,7 @@ class Run:
 
     Args:
         plan: the plan.
-        etags: version of each of the plan's sources.
+        headers: header of each of the plan's sources, or the error that reading it gave.
         number: of the run; earlier ones are more urgent.
         store: tiles shared by all runs of the loop.
         pool: threads that decode.
@@ -129,20 +142,23 @@ class Run:
     def __init__(
         self,
         plan: ReadPlan,
-        etags: Sequence[str | None],
+        headers: Sequence[RasterHeader | GeostreamError],
         number: int,
         store: TileStore,
         pool: PriorityPool,
         read_with_gdal: Callable[[Job], Awaitable[Patch]],
     ) -> None:
         self._plan = plan
-        self._etags = etags
+        self._headers = headers
         self._number = number
         self._store = store
         self._pool = pool
         self._read_with_gdal = read_with_gdal
         self._loop = asyncio.get_running_loop()
-        self._files = [store.number(source, etag) for source, etag in zip(plan.sources, etags, strict=True)]
+        self._files = [
+            -1 if isinstance(header, GeostreamError) else store.number(source, header)
+            for source, header in zip(plan.sources, headers, strict=True)
+        ]
         self._outcomes: list[Outcome | None] = [None] * len(plan.jobs)
         self._canvases: dict[int, Canvas] = {}
         self._missing = [len(keys) for keys in plan.needs]
@@ -225,7 +241,8 @@ class Run:
             self._settle(number, error)
 
     async def _fetch(self, fetch: Fetch, pending: list[_Pending]) -> None:
-        source, etag = self._plan.sources[fetch.source], self._etags[fetch.source]
+        source, header = self._plan.sources[fetch.source], self._headers[fetch.source]
+        etag = None if isinstance(header, GeostreamError) else header.etag
         try:
             body = await transport.get_range(source.url, source.access, fetch.start, fetch.stop, etag=etag)
             _check_complete(source, fetch, len(body.bytes))

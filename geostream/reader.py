@@ -160,17 +160,13 @@ async def _read(requests: list[Request]) -> list[Outcome]:
 
     pool.submit(number, plan)
     read = await planned
-    etags = [_etag(headers[source]) for source in read.sources]
-    return await Run(read, etags, number, _process.memory.tiles, pool, _read_with_gdal).outcomes()
+    of_sources = [headers[source] for source in read.sources]
+    return await Run(read, of_sources, number, _process.memory.tiles, pool, _read_with_gdal).outcomes()
 
 
 def _tell(waiting: asyncio.Future[T], result: T) -> None:
     if not waiting.done():  # nobody may be waiting any more
         waiting.set_result(result)
-
-
-def _etag(header: RasterHeader | GeostreamError) -> str | None:
-    return None if isinstance(header, GeostreamError) else header.etag
 
 
 async def _read_with_gdal(job: Job) -> Patch:
