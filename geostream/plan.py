@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -179,6 +180,26 @@ class MergeCosts:
     """Unwanted bytes between two tiles up to which fetching them too is cheaper than another request."""
     max_size: int
     """Bytes beyond which a request is not extended, so that its tiles need not wait for its last byte."""
+    max_waste: float = math.inf
+    """Unwanted bytes of a request, as a share of the wanted ones, up to which gaps are fetched."""
+
+    @classmethod
+    def of_link(
+        cls, *, latency: float, bandwidth: float, in_flight: int, max_size: int, max_waste: float
+    ) -> MergeCosts:
+        """Costs of a link on which many requests are in flight at once.
+
+        A request then costs its share of the latency, ``latency / in_flight`` seconds, and a gap between two tiles is
+        worth fetching while that takes less time.
+
+        Args:
+            latency: seconds from a request to the first byte of its answer.
+            bandwidth: bytes per second of one connection.
+            in_flight: requests in flight at once.
+            max_size: bytes beyond which a request is not extended.
+            max_waste: share of unwanted bytes up to which gaps are fetched.
+        """
+        return cls(int(latency / in_flight * bandwidth), max_size, max_waste)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,6 +242,27 @@ class ReadPlan:
     def bytes(self) -> int:
         """Bytes that will be requested."""
         return sum(fetch.stop - fetch.start for fetch in self.fetches)
+
+    def explain(self) -> str:
+        """What will be fetched and why, in words: a line for each file, request and job."""
+        total = (
+            f"{len(self.jobs)} reads need {len(self.tiles)} tiles of {len(self.sources)} files: {len(self.fetches)} "
+            f"requests, {self.bytes} bytes, of which {self.useful_bytes} are tiles'"
+        )
+        rule = (
+            f"tiles share a request where the gap between them is at most {self.costs.max_gap} bytes, the request at "
+            f"most {self.costs.max_size} bytes, and its gaps at most {self.costs.max_waste:.0%} of its tiles' bytes"
+        )
+        lines = [total, rule]
+        for number, source in enumerate(self.sources):
+            lines.append(f"file {number}: {redact(source.url)}")
+            lines += [
+                f"  bytes {fetch.start}-{fetch.stop - 1} ({fetch.stop - fetch.start}): "
+                + ", ".join(f"tile {tile} of image {ifd}" for (_, ifd, tile), _, _ in fetch.tiles)
+                for fetch in self.fetches
+                if fetch.source == number
+            ]
+        return "\n".join([*lines, *(f"read {i}: {_why(job)}" for i, job in enumerate(self.jobs))])
 
     def fetches_of(self, keys: Container[TileKey]) -> tuple[Fetch, ...]:
         """Ranges that cover some of the tiles only."""
@@ -338,21 +380,41 @@ def _check_within_file(table: TileTable, indexes: NDArray[np.intp], header: Rast
         )
 
 
+def _why(job: Job | Exception) -> str:
+    """How a job gets its pixels."""
+    if isinstance(job, Exception):
+        return f"fails: {job}"
+    if job.window is None:
+        return "nothing: its grid does not meet the raster"
+    window, grid = job.window, job.request.grid
+    level = "full resolution" if job.level == 0 else f"overview {job.level}"
+    place = f"{window.width} x {window.height} pixels at column {window.col_off}, row {window.row_off} of {level}"
+    by = "" if job.header.levels else f", by GDAL ({job.header.reason})"
+    if job.offset is not None:
+        return f"{place}, pasted: its pixels are the file's{by}"
+    return f"{place}, resampled ({job.request.resampling}) to {grid.width} x {grid.height}{by}"
+
+
 def _merge(tiles: Sequence[PlacedTile], costs: MergeCosts) -> tuple[Fetch, ...]:
     """Ranges that cover tiles given in file order, each tile in exactly one of them."""
     fetches: list[Fetch] = []
     group: list[PlacedTile] = []
-    begin = end = 0
+    begin = end = gaps = 0
     for tile in tiles:
         key, start, stop = tile
+        gap, size = max(0, start - end), max(end, stop) - begin
         if group and (
-            key[0] != group[0][0][0] or start - end > costs.max_gap or max(end, stop) - begin > costs.max_size
+            key[0] != group[0][0][0]
+            or gap > costs.max_gap
+            or size > costs.max_size
+            or gaps + gap > costs.max_waste * (size - gaps - gap)
         ):
             fetches.append(Fetch(group[0][0][0], begin, end, tuple(group)))
             group = []
         if not group:
-            begin, end = start, stop
+            begin, end, gaps, gap = start, stop, 0, 0
         group.append(tile)
+        gaps += gap
         end = max(end, stop)
     if group:
         fetches.append(Fetch(group[0][0][0], begin, end, tuple(group)))

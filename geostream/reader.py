@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from geostream.fallback import GdalFile
     from geostream.header import RasterHeader
 
-__all__ = ["Outcome", "Patch", "Request", "Source", "read_headers", "read_many", "submit_many"]
+__all__ = ["Outcome", "Patch", "Request", "Source", "plan_many", "read_headers", "read_many", "submit_many"]
 
 K = TypeVar("K")
 T = TypeVar("T")
 
-COSTS = MergeCosts(max_gap=2**13, max_size=2**21)
-"""A request costs as much as fetching some kilobytes more; 2 MiB are some 20 ms of one connection's bandwidth."""
+COSTS = MergeCosts.of_link(latency=0.04, bandwidth=90e6, in_flight=256, max_size=2**21, max_waste=0.05)
+"""A link to an object store in the same country; 2 MiB are some 20 ms of one connection's bandwidth."""
 
 _GDAL_THREADS = 16
 _REMEMBERED_HEADERS = 4096
@@ -105,6 +105,17 @@ def read_many(requests: Sequence[Request]) -> list[Outcome]:
 def submit_many(requests: Sequence[Request]) -> Future[list[Outcome]]:
     """Start reading a batch in the background; the future gives what `read_many` returns."""
     return transport.submit(_read(list(requests)))
+
+
+def plan_many(requests: Sequence[Request]) -> ReadPlan:
+    """The plan by which `read_many` would read a batch with no tile at hand yet; unknown headers are read for it."""
+    return transport.run(_plan(list(requests)))
+
+
+async def _plan(requests: list[Request]) -> ReadPlan:
+    sources = list(dict.fromkeys(request.source for request in requests))
+    headers = dict(zip(sources, await read_headers(sources), strict=True))
+    return plan_reads(requests, headers, costs=COSTS)
 
 
 async def read_headers(sources: Sequence[Source]) -> list[RasterHeader | GeostreamError]:

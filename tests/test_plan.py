@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 import rasterio
 from affine import Affine
+from hypothesis import given
+from hypothesis import strategies as st
 from rasterio.enums import Resampling
 
 import geostream as gs
 from geostream import transport
 from geostream.grid import Grid, Window
-from geostream.plan import MergeCosts, Request, Source, plan_job, plan_reads
-from geostream.reader import read_headers
+from geostream.plan import MergeCosts, Request, Source, _merge, plan_job, plan_reads
+from geostream.reader import plan_many, read_headers
 from geostream.testing.rasters import write_cog
 from geostream.transport import Access
 
@@ -188,3 +190,43 @@ def test_a_tile_past_the_end_of_the_file_fails_before_it_is_asked_for(scene):
     assert isinstance(plan.jobs[0], gs.ReadError)
     assert "past the end of the file" in str(plan.jobs[0])
     assert not isinstance(plan.jobs[1], Exception)
+
+
+def test_costs_of_a_link():
+    costs = MergeCosts.of_link(latency=0.04, bandwidth=90e6, in_flight=256, max_size=2**21, max_waste=0.05)
+    assert costs.max_gap == int(0.04 / 256 * 90e6)
+    assert (costs.max_size, costs.max_waste) == (2**21, 0.05)
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 400)), min_size=1, max_size=40),
+    waste=st.floats(0, 0.5),
+)
+def test_gaps_stay_within_their_share(sizes, waste):
+    tiles, at = [], 0
+    for i, (size, gap) in enumerate(sizes):
+        tiles.append(((0, 0, i), at, at + size))
+        at += size + gap
+    fetches = _merge(tiles, MergeCosts(300, 10**9, waste))
+    assert [tile for fetch in fetches for tile in fetch.tiles] == tiles
+    for fetch in fetches:
+        useful = sum(stop - start for _, start, stop in fetch.tiles)
+        assert fetch.stop - fetch.start <= useful * (1 + waste)
+
+
+def test_a_plan_explains_itself(tmp_path):
+    path = write_cog(tmp_path / "a.tif", shape=(600, 600), count=1, blocksize=128)
+    grid = gs.info(path)
+    source = Source(str(path), Access())
+    whole = Grid(600, 600, grid["transform"], grid["crs"])
+    inside, shifted = whole.part(Window(10, 10, 50, 50)), whole.scaled(599, 599)
+    outside = whole.part(Window(900, 900, 5, 5))
+    resampled = Request(source, shifted, resampling="bilinear")
+    plan = plan_many([Request(source, inside), resampled, Request(source, outside)])
+    text = plan.explain()
+    assert f"{len(plan.tiles)} tiles of 1 files: {len(plan.fetches)} requests, {plan.bytes} bytes" in text
+    assert "read 0: 50 x 50 pixels at column 10, row 10 of full resolution, pasted" in text
+    assert "resampled (bilinear) to 599 x 599" in text
+    assert "read 2: nothing" in text
+    for fetch in plan.fetches:
+        assert f"bytes {fetch.start}-{fetch.stop - 1} ({fetch.stop - fetch.start}): " in text

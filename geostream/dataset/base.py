@@ -16,6 +16,7 @@ from geostream.dataset.query import Query, parse_query
 from geostream.errors import ConfigError, GeostreamError, QueryError
 from geostream.grid import Grid, parse_crs, same_crs
 from geostream.index import SceneLookup, converted_res, projected
+from geostream.reader import plan_many
 
 if TYPE_CHECKING:
     import os
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from geostream.dataset.compose import IntersectionDataset, UnionDataset
     from geostream.dataset.query import GeoSlice
-    from geostream.plan import Request
+    from geostream.plan import ReadPlan, Request
 
 __all__ = ["GeoDataset", "is_geo_dataset", "parse_res", "regridded", "reprojected"]
 
@@ -113,6 +114,14 @@ class GeoDataset(Dataset[Sample], abc.ABC):
     def requests(self, query: GeoSlice) -> list[Request]:  # noqa: ARG002 - for subclasses to answer
         """What ``self[query]`` will ask of the reader: nothing, unless a subclass says so."""
         return []
+
+    def plan(self, queries: Sequence[GeoSlice]) -> ReadPlan:
+        """The plan by which a batch is read: ``dataset.plan(queries).explain()`` says what is fetched and why.
+
+        Raises:
+            GeostreamError: a query is malformed, or nothing lies there.
+        """
+        return plan_many([request for query in queries for request in self.requests(query)])
 
     def prefetch(self, queries: Sequence[GeoSlice]) -> Future[Prefetched]:
         """Start reading all that ``queries`` need, in one plan: each tile is fetched and decoded once.
