@@ -13,10 +13,10 @@ import rasterio.warp
 from affine import Affine
 
 from geostream import transport
-from geostream.errors import ConfigError, GeostreamError, NotFoundError, redact
+from geostream.errors import ConfigError, GeostreamError, NotFoundError, QueryError, redact
 from geostream.grid import Grid, Window, parse_crs, same_crs
 from geostream.opening import open_source
-from geostream.plan import Request, Source
+from geostream.plan import Request, Source, plan_job
 from geostream.reader import Patch, read_many
 from geostream.transport import Access, normalize_url
 from geostream.warp import RESAMPLINGS
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["info", "read"]
 
-SIDECAR_SUFFIXES = (".msk", ".ovr", ".aux.xml")
+SIDECAR_SUFFIXES = (".msk", ".ovr", ".msk.ovr", ".aux.xml")
 """What GDAL's sidecar files add to the raster's name."""
 
 
@@ -78,6 +78,7 @@ def read(
         HeaderError: not a raster.
         ReadError: its bytes could not be had; `NotFoundError` where there is no such file.
         DecodeError: a tile is damaged.
+        QueryError: ``bounds`` lie outside the raster.
         ConfigError: arguments that contradict each other, unknown bands or resampling.
     """
     if resampling not in RESAMPLINGS:
@@ -102,6 +103,12 @@ def read(
     (outcome,) = read_many([request])
     if isinstance(outcome, Exception):
         raise outcome
+    if place.bounds is not None and not outcome.valid.any() and plan_job(request, header).window is None:
+        raise QueryError(
+            f"{redact(source.url)}: nothing lies in the bounds {place.bounds}; the raster spans {header.grid.bounds}. "
+            "Check the order (xmin, ymin, xmax, ymax) and bounds_crs.",
+            url=source.url,
+        )
     return outcome
 
 

@@ -64,12 +64,13 @@ def test_bounds_on_the_pixel_grid_are_pasted(folder):
     assert patch.transform == Affine(10, 0, LEFT + 200, 0, -10, TOP - 300)
 
 
-def test_bounds_outside_give_pixels_that_are_all_invalid(folder):
+def test_bounds_outside_the_raster_are_refused(folder):
     for bounds in ((0, 0, 1000, 2000), (LEFT - 5000, TOP - 100, LEFT - 4000, TOP + 1900)):
-        patch = gs.read(folder / "scene.tif", bounds=bounds)
-        assert patch.data.shape == (3, 200, 100)
-        assert not patch.valid.any()
-        assert not patch.data.any()
+        with pytest.raises(gs.QueryError, match=r"scene\.tif: nothing lies in the bounds .* spans"):
+            gs.read(folder / "scene.tif", bounds=bounds)
+
+
+def test_a_window_outside_the_raster_is_all_invalid(folder):
     patch = gs.read(folder / "holes.tif", window=(-100, -100, 20, 30), bands=[1, 2])
     assert patch.data.shape == (2, 30, 20)
     assert (patch.data == -9999).all()  # what stands for nothing in this file
