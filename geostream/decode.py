@@ -29,7 +29,11 @@ _HORIZONTAL, _FLOATING = 2, 3
 
 
 def _inflate(data: Data, size: int) -> bytes | bytearray:
-    return imagecodecs.zlib_decode(data, out=size)
+    """Inflate by libdeflate, twice as fast as zlib; zlib takes the streams that hold more than their tile."""
+    try:
+        return imagecodecs.deflate_decode(data, out=size)
+    except imagecodecs.DeflateError:
+        return imagecodecs.zlib_decode(data, out=size)
 
 
 _BYTE_DECODERS: dict[int, Callable[[Data, int], Any]] = {
@@ -44,7 +48,7 @@ _BYTE_DECODERS: dict[int, Callable[[Data, int], Any]] = {
 
 _LERC_WRAPPERS: dict[int, Callable[[Data], Any]] = {
     0: lambda data: data,
-    1: imagecodecs.zlib_decode,
+    1: imagecodecs.deflate_decode,
     2: imagecodecs.zstd_decode,
 }
 
