@@ -67,7 +67,9 @@ def parse_tiff(buffer: SparseBytes, name: str, sidecars: Mapping[str, ByteSource
 
 
 def with_overview_sizes(header: RasterHeader, opened: Callable[[int], AbstractContextManager[Any]]) -> RasterHeader:
-    """The header with its overviews' sizes as they are: GDAL otherwise names their factors only, which are rounded.
+    """The header with the overviews that tell validity as the raster does, and their sizes as they are.
+
+    GDAL otherwise names their factors only, which are rounded; and a mask need not have overviews.
 
     Args:
         header: as `describe` gives it.
@@ -76,6 +78,8 @@ def with_overview_sizes(header: RasterHeader, opened: Callable[[int], AbstractCo
     sizes = []
     for level in range(len(header.overviews)):
         with opened(level) as dataset:
+            if _mask_kind(dataset)[0] is not header.mask:
+                break
             sizes.append((dataset.width, dataset.height))
     return replace(header, overviews=tuple(sizes))
 
@@ -93,8 +97,7 @@ def describe(dataset: Any) -> RasterHeader:
 
 
 def _describe(dataset: Any) -> RasterHeader:
-    flags = dataset.mask_flag_enums
-    mask, alpha = _mask_kind(dataset, flags[0] if flags else [])
+    mask, alpha = _mask_kind(dataset)
     colorinterp = tuple(c.name for c in dataset.colorinterp)
     return RasterHeader(
         driver=dataset.driver,
@@ -143,12 +146,13 @@ def _common_dtype(names: tuple[str, ...]) -> np.dtype[Any]:
         raise HeaderError(f"its pixel type {names[0]} is not supported") from None
 
 
-def _mask_kind(dataset: Any, flags: list[MaskFlags]) -> tuple[MaskKind, int | None]:
+def _mask_kind(dataset: Any) -> tuple[MaskKind, int | None]:
     """Mask kind and alpha band by the rules of rasterio's ``dataset_mask``.
 
     rasterio takes the fourth of four bands for the mask where the first is red and a nodata value is declared, whatever
     the fourth's own colour interpretation: then `alpha` is 4 while the kind is NODATA.
     """
+    flags: list[MaskFlags] = dataset.mask_flag_enums[0] if dataset.count else []
     names = [c.name for c in dataset.colorinterp]
     if flags == [MaskFlags.all_valid]:
         return MaskKind.ALL_VALID, None

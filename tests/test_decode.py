@@ -13,7 +13,7 @@ from geostream.decode import decode_tile, unsupported_reason
 from geostream.header import TileCodec
 from geostream.testing.rasters import reference_read, scene, write_cog
 
-H, W = 150, 170
+H, W = 110, 130
 RNG = np.random.default_rng(7)
 HOLES = RNG.random((H, W)) < 0.3
 
@@ -53,7 +53,10 @@ BYTEWISE = [
 
 @pytest.mark.parametrize(("compress", "predictor", "dtype"), BYTEWISE)
 def test_byte_compressions(tmp_path, compress, predictor, dtype):
-    for interleave, big_endian in (("pixel", False), ("band", False), ("pixel", True), ("band", True)):
+    orders = [("pixel", False), ("band", True)]
+    if dtype in {"int16", "float32"}:
+        orders += [("band", False), ("pixel", True)]
+    for interleave, big_endian in orders:
         path = write_cog(
             tmp_path / f"{interleave}{big_endian}.tif",
             noise(dtype, 3),

@@ -21,15 +21,21 @@ from geostream.transport import Access
 SHAPE = (1024, 1024)
 
 
-@pytest.fixture
-def scenes(tmp_path):
-    """A server, and two sources on it with their headers: an image, and an image with an internal mask."""
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    """An image, and an image with an internal mask."""
+    folder = tmp_path_factory.mktemp("reader")
     mask = np.random.default_rng(1).random(SHAPE) < 0.7
-    paths = [
-        write_cog(tmp_path / "image.tif", shape=SHAPE, blocksize=128, count=4),
-        write_cog(tmp_path / "masked.tif", shape=SHAPE, blocksize=128, seed=2, mask=mask),
+    return [
+        write_cog(folder / "image.tif", shape=SHAPE, blocksize=128, count=4),
+        write_cog(folder / "masked.tif", shape=SHAPE, blocksize=128, seed=2, mask=mask),
     ]
-    with RangeServer(tmp_path) as server:
+
+
+@pytest.fixture
+def scenes(paths):
+    """A server, and two sources on it with their headers and paths."""
+    with RangeServer(paths[0].parent) as server:
         sources = [Source(server.url_for(path.name), Access()) for path in paths]
         headers = transport.run(read_headers(sources))
         server.reset()
@@ -154,6 +160,22 @@ def test_a_request_for_more_pixels_than_memory_fails_alone(scenes):
     np.testing.assert_array_equal(outcomes[0].data, outcomes[2].data)
 
 
+@pytest.mark.parametrize("faults", [[], [Fault("no_etag")]], ids=["with ETags", "without"])
+def test_tiles_of_an_earlier_version_are_not_taken(tmp_path, faults):
+    layout = {"blocksize": 64, "driver": "GTiff", "compress": "NONE", "overviews": False}
+    files = [
+        write_cog(tmp_path / f"{n}.tif", np.full((1, 200, 200), n, np.uint8), **layout).read_bytes() for n in (1, 2)
+    ]
+    store = {}
+    with RangeServer(store, faults=faults) as server:
+        for n, content in enumerate(files, 1):
+            store["a.tif"] = content
+            assert (gs.read(server.url_for("a.tif")).data == n).all()
+        with gs.stats.measure() as measured:
+            gs.read(server.url_for("a.tif"))
+        assert measured.cache_hits == (0 if faults else 16)
+
+
 def test_headers_are_read_once_however_many_ask(tmp_path):
     path = write_cog(tmp_path / "a.tif", shape=(300, 300), blocksize=128)
     with RangeServer(tmp_path) as server:
@@ -238,19 +260,7 @@ def large_cog(side, *, masked, bigtiff, tables_last):
     head = struct.pack("<2sHHHQ", b"II", 43, 8, 0, 16) if bigtiff else struct.pack("<2sHL", b"II", 42, 8)
     entries = [_entries(size, kind, place, len(stored[kind]), first=i == 0, bigtiff=bigtiff)
                for i, ((size, kind), place) in enumerate(zip(images, places, strict=True))]  # fmt: skip
-    at = [0] * len(entries)
-    values = {}
-    end = len(head)
-    for i, tags in enumerate(entries):
-        at[i] = end
-        end += count + pair * len(tags) + room
-        for tag, _, _, value in tags:
-            if len(value) > room and not (tables_last and tag in {324, 325}):
-                values[i, tag], end = end, end + len(value)
-    for i, tags in enumerate(entries):
-        for tag, _, _, value in tags:
-            if len(value) > room and (i, tag) not in values:
-                values[i, tag], end = end, end + len(value)
+    at, values, end = _laid_out(entries, len(head), count, pair, room, tables_last=tables_last)
     assert end < pixels
     content = bytearray(pixels) + b"".join(order)
     content[: len(head)] = head
@@ -264,6 +274,24 @@ def large_cog(side, *, masked, bigtiff, tables_last):
         directory += struct.pack("<" + word, at[i + 1] if i + 1 < len(at) else 0)
         content[at[i] : at[i] + len(directory)] = directory
     return bytes(content)
+
+
+def _laid_out(entries, start, count, pair, room, *, tables_last):
+    """Where directories lie, where the values that they point to, and where all that ends."""
+    at, values, end = [], {}, start
+    later = []
+    for i, tags in enumerate(entries):
+        at.append(end)
+        end += count + pair * len(tags) + room
+        for tag, _, _, value in tags:
+            if tables_last and tag in {324, 325}:
+                later.append((i, tag, value))
+            elif len(value) > room:
+                values[i, tag], end = end, end + len(value)
+    for i, tag, value in later:
+        if len(value) > room:
+            values[i, tag], end = end, end + len(value)
+    return at, values, end
 
 
 def _entries(size, photometric, place, length, *, first, bigtiff):
