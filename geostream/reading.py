@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import rasterio.warp
 from affine import Affine
 
-from geostream import transport
 from geostream.errors import ConfigError, GeostreamError, NotFoundError, QueryError, redact
 from geostream.grid import Grid, Window, parse_crs, same_crs
 from geostream.opening import open_source
 from geostream.plan import Request, Source, plan_job
 from geostream.reader import Patch, read_many
-from geostream.transport import Access, normalize_url
+from geostream.transport import Access, get_range, normalize_url, run
 from geostream.warp import RESAMPLINGS
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from geostream.grid import Bounds
     from geostream.header import RasterHeader
+    from geostream.transport import Transport
 
 __all__ = ["info", "read"]
 
@@ -51,6 +51,7 @@ def read(
     storage_options: Mapping[str, Any] | None = None,
     fs: AbstractFileSystem | None = None,
     sidecars: bool = False,
+    transport: Transport = "auto",
 ) -> Patch:
     """Read a window of a raster, from wherever it lies, onto the grid asked for.
 
@@ -70,6 +71,8 @@ def read(
         fs: an fsspec filesystem to use instead.
         sidecars: whether to look for mask, overview and metadata files beside a remote file (one request each); those
             beside a local file are always found.
+        transport: who fetches from s3, gs, az and http(s): ``"obstore"``, ``"fsspec"``, or ``"auto"`` for obstore
+            where ``storage_options`` mean the same to it.
 
     Returns:
         Pixels (C, H, W) in the file's dtype, their validity (H, W), transform and CRS.
@@ -98,7 +101,7 @@ def read(
         _res(res),
         _shape(shape),
     )
-    source, header = _open(url, storage_options, fs, sidecars=sidecars)
+    source, header = _open(url, Access(storage_options, fs, transport=transport), sidecars=sidecars)
     request = Request(replace(source, header=header), place.grid(header.grid, source.url), wanted, resampling)
     (outcome,) = read_many([request])
     if isinstance(outcome, Exception):
@@ -118,6 +121,7 @@ def info(
     storage_options: Mapping[str, Any] | None = None,
     fs: AbstractFileSystem | None = None,
     sidecars: bool = False,
+    transport: Transport = "auto",
 ) -> dict[str, Any]:
     """Say what a raster is, how it will be read, and what finding out cost.
 
@@ -126,6 +130,7 @@ def info(
         storage_options: as `read`.
         fs: as `read`.
         sidecars: as `read`.
+        transport: as `read`.
 
     Returns:
         ``driver``, ``reader`` (``"geostream"`` or ``"rasterio"``) and ``reason`` (why the latter), ``size`` (width,
@@ -139,7 +144,7 @@ def info(
         HeaderError: not a raster.
         ReadError: its bytes could not be had; `NotFoundError` where there is no such file.
     """
-    source, header = _open(url, storage_options, fs, sidecars=sidecars)
+    source, header = _open(url, Access(storage_options, fs, transport=transport), sidecars=sidecars)
     rows, columns = header.block_shape
     return {
         "url": redact(source.url),
@@ -178,19 +183,17 @@ def info(
 
 def _open(
     url: str | os.PathLike[str],
-    storage_options: Mapping[str, Any] | None,
-    fs: AbstractFileSystem | None,
+    access: Access,
     *,
     sidecars: bool,
 ) -> tuple[Source, RasterHeader]:
-    access = Access(storage_options, fs)
     location = normalize_url(url, access)
     beside = [location + suffix for suffix in SIDECAR_SUFFIXES]
-    if fs is None and location.startswith("/"):
-        return transport.run(_open_source(Source(location, access, tuple(s for s in beside if Path(s).is_file()))))
+    if access.fs is None and location.startswith("/"):
+        return run(_open_source(Source(location, access, tuple(s for s in beside if Path(s).is_file()))))
     if sidecars:
-        return transport.run(_probe_and_open(Source(location, access), beside))
-    return transport.run(_open_source(Source(location, access)))
+        return run(_probe_and_open(Source(location, access), beside))
+    return run(_open_source(Source(location, access)))
 
 
 async def _open_source(source: Source) -> tuple[Source, RasterHeader]:
@@ -206,7 +209,7 @@ async def _probe_and_open(source: Source, beside: list[str]) -> tuple[Source, Ra
 
 async def _exists(url: str, access: Access) -> bool:
     try:
-        await transport.get_range(url, access, 0, 1)
+        await get_range(url, access, 0, 1)
     except NotFoundError:
         return False
     except GeostreamError as error:

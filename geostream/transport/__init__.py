@@ -9,6 +9,7 @@ from geostream.transport.answer import WHOLE_OBJECT_LIMIT, Body
 from geostream.transport.fetch import get_range
 from geostream.transport.listing import FileEntry, list_files
 from geostream.transport.loop import LoopThread, run, scan_session, submit
+from geostream.transport.obstore_options import Transport
 from geostream.transport.retry import DEFAULT_RETRY, RetryPolicy
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "FileEntry",
     "LoopThread",
     "RetryPolicy",
+    "Transport",
     "get_range",
     "list_files",
     "normalize_url",

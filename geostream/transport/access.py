@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import fsspec
 
 from geostream.errors import ConfigError
+from geostream.transport.obstore_options import TRANSPORTS, Transport
 from geostream.transport.retry import DEFAULT_RETRY, RetryPolicy
 
 if TYPE_CHECKING:
@@ -51,8 +52,15 @@ class Access:
     """The user's own filesystem, instead of options."""
     retry: RetryPolicy = field(default=DEFAULT_RETRY)
     """When and how often a failed request is sent again."""
+    transport: Transport = "auto"
+    """Which clients fetch from s3, gs, az and http(s): ``"fsspec"`` only its filesystems', ``"obstore"`` obstore or an
+    error, ``"auto"`` obstore where it is installed and the options mean the same to it. Nothing to other URLs."""
 
     def __post_init__(self) -> None:
+        if self.transport not in TRANSPORTS:
+            raise ConfigError(f"transport={self.transport!r} is none of {', '.join(map(repr, TRANSPORTS))}")
+        if self.fs is not None and self.transport == "obstore":
+            raise ConfigError('transport="obstore" and fs= contradict each other: pass storage_options= instead of fs=')
         if self.fs is not None and self.storage_options:
             raise ConfigError("storage_options= and fs= contradict each other: pass one, and configure fs itself")
 
@@ -73,8 +81,8 @@ class Access:
     def key(self) -> Hashable:
         """What tells one way of access from another."""
         if self.fs is not None:
-            return ("fs", self.fs, self.retry)
-        return ("options", _canonical(self.storage_options or {}), self.retry)
+            return ("fs", self.fs, self.retry, self.transport)
+        return ("options", _canonical(self.storage_options or {}), self.retry, self.transport)
 
     def __hash__(self) -> int:
         return self._hash
@@ -90,7 +98,8 @@ class Access:
 
     def __getstate__(self) -> dict[str, Any]:
         # Hashes of strings differ between processes: cached ones must not travel.
-        return {"storage_options": self.storage_options, "fs": self.fs, "retry": self.retry}
+        names = ("storage_options", "fs", "retry", "transport")
+        return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
         # Values may be secrets.

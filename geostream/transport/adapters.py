@@ -64,6 +64,8 @@ class Meter:
     """Body bytes received."""
     sent: Any = None
     """The last request, where the client that sent it shows it."""
+    plain: bool = False
+    """Whether the range came from the very URL, without redirects and cookies: any client would have got it."""
 
 
 _METER: contextvars.ContextVar[Meter | None] = contextvars.ContextVar("geostream_meter", default=None)
@@ -209,7 +211,9 @@ class HttpAdapter:
         try:
             async with session.get(self._fs.encode_url(ask.path), headers=headers, **self._options) as response:
                 meter.requests += len(response.history)
-                return await receive(ask, response, meter)
+                body = await receive(ask, response, meter)
+                meter.plain = response.status == _PARTIAL and not response.history and not response.cookies
+                return body
         except CONNECT_ERRORS as error:
             meter.requests -= 1  # no connection, so nothing was sent
             raise Again(why(error), advice="Check the host's name and the network") from None

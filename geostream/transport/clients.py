@@ -21,6 +21,8 @@ from geostream.transport.adapters import (
     HttpAdapter,
     LocalAdapter,
 )
+from geostream.transport.obstore_adapters import ObstoreBucketAdapter, ObstoreHttpAdapter
+from geostream.transport.obstore_options import map_options, must_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from geostream.transport.access import Access
     from geostream.transport.archive import Archives
+    from geostream.transport.obstore_options import Mapped
 
 __all__ = ["CONNECTIONS", "IN_FLIGHT", "ClientPool", "Route"]
 
@@ -57,9 +60,14 @@ class Route:
 
 
 class ClientPool:
-    """Filesystems and adapters of one loop, one for each way of access. All methods are called on that loop."""
+    """Filesystems and adapters of one loop, one for each way of access. All methods are called on that loop.
 
-    def __init__(self) -> None:
+    Args:
+        lasting: Whether the process keeps the loop. obstore, which cannot be shut down, is used on such a one only.
+    """
+
+    def __init__(self, *, lasting: bool) -> None:
+        self._lasting = lasting
         self.archives: Archives | None = None
         self.in_flight = asyncio.Semaphore(IN_FLIGHT)
         self._routes: OrderedDict[tuple[str, Access], Route] = OrderedDict()
@@ -93,8 +101,12 @@ class ClientPool:
             return _at(client, LocalFileSystem._strip_protocol(url))  # noqa: SLF001
         kind = fsspec.get_filesystem_class(protocol)
         options = {**kind._get_kwargs_from_urls(url), **access.options_for(protocol)}  # noqa: SLF001
+        mapped = map_options(protocol, options, access.transport)
+        if mapped is not None:
+            must_map(url, mapped, access.transport)
+        fast = mapped if self._lasting else None
         facts = ("made", protocol, access, repr(sorted(options)))
-        client = self._client(facts, lambda: _make_client(protocol, kind, options))
+        client = self._client(facts, lambda: _make_client(protocol, kind, options, fast))
         return _at(client, kind._strip_protocol(url))  # noqa: SLF001
 
     def _client(self, key: Hashable, make: Callable[[], Route]) -> Route:
@@ -115,28 +127,33 @@ def _at(client: Route, path: str) -> Route:
     return Route(client.adapter, path, client.fs, client.loop)
 
 
-def _make_client(protocol: str, kind: type[AbstractFileSystem], options: dict[str, Any]) -> Route:
+def _make_client(
+    protocol: str, kind: type[AbstractFileSystem], options: dict[str, Any], mapped: Mapped | None
+) -> Route:
+    """Make a filesystem, with obstore before it where the options are mapped."""
     if protocol in _HTTP:
-        return _http_client(kind, options)
+        return _http_client(kind, options, mapped)
     if protocol in _S3:
         from geostream.transport.s3 import S3Adapter, s3_options  # noqa: PLC0415 - botocore is slow to import
 
         fs = kind(**{**s3_options(options, CONNECTIONS), "asynchronous": True, "skip_instance_cache": True})
-        return Route(S3Adapter(fs, owned=True), "", fs, None)
+        return Route(S3Adapter(fs, owned=True, obstore=mapped is not None), "", fs, None)
     if kind.async_impl:
         fs = kind(**{**options, "asynchronous": True, "skip_instance_cache": True})
-        return Route(CatFileAdapter(fs, cheap_info=False), "", fs, None)
+        adapter: Adapter = CatFileAdapter(fs, cheap_info=False)
+        return Route(adapter if mapped is None else ObstoreBucketAdapter(adapter, mapped), "", fs, None)
     return _wrapped(kind(**{**options, "skip_instance_cache": True}))
 
 
-def _http_client(kind: type[AbstractFileSystem], options: dict[str, Any]) -> Route:
+def _http_client(kind: type[AbstractFileSystem], options: dict[str, Any], mapped: Mapped | None) -> Route:
     """Make an HTTP filesystem with more connections than aiohttp's 100 and bodies left as they were sent."""
     words = dict(options.pop("client_kwargs", None) or {})
     words.setdefault("connector", aiohttp.TCPConnector(limit=CONNECTIONS, limit_per_host=0, ttl_dns_cache=300))
     words.setdefault("auto_decompress", False)
     words.setdefault("timeout", aiohttp.ClientTimeout(total=None, sock_connect=30))
     fs = kind(**{**options, "client_kwargs": words, "asynchronous": True, "skip_instance_cache": True})
-    return Route(HttpAdapter(fs, owned=True), "", fs, None)
+    adapter = HttpAdapter(fs, owned=True)
+    return Route(adapter if mapped is None else ObstoreHttpAdapter(adapter, mapped), "", fs, None)
 
 
 def _client_of_user(fs: AbstractFileSystem) -> Route:

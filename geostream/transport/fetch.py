@@ -43,7 +43,7 @@ async def get_range(url: str, access: Access, start: int, stop: int, *, etag: st
     Raises:
         NotFoundError: There is no such object.
         ReadError: It could not be read: the message says what happened and what to do.
-        ConfigError: The range is no range.
+        ConfigError: The range is no range, or ``transport="obstore"`` cannot be had.
     """
     if not 0 <= start < stop:
         raise ConfigError(f"{redact(url)}: {start} to {stop} is not a range of bytes", url=url)
@@ -70,10 +70,13 @@ async def reach(pool: ClientPool, url: str, access: Access, what: str) -> Route:
 
     Raises:
         ReadError: No filesystem can be made for it: unknown protocol, missing package, wrong options.
+        ConfigError: ``transport="obstore"`` cannot be had for it.
     """
     try:
         async with asyncio.timeout(access.retry.attempt_timeout):
             return await pool.route(url, access)
+    except ConfigError:
+        raise
     except Exception as error:  # noqa: BLE001 - a foreign filesystem's constructor raises what it likes
         failure: AttemptFailed = classify(error)
         if isinstance(error, ImportError | ValueError | TypeError):

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from geostream.transport import obstores
 from geostream.transport.clients import ClientPool
 
 if TYPE_CHECKING:
@@ -25,10 +26,16 @@ _STOP_SECONDS = 10.0
 
 
 class LoopThread:
-    """An event loop in a thread of its own, with the clients that belong to it."""
+    """An event loop in a thread of its own, with the clients that belong to it.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: Of the thread.
+        lasting: Whether the process keeps it, so that clients may be used which cannot be shut down.
+    """
+
+    def __init__(self, name: str, *, lasting: bool = False) -> None:
         self.loop = asyncio.new_event_loop()
+        self.lasting = lasting
         self.pool: ClientPool | None = None
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"{name}-io")
         self.loop.set_default_executor(self._executor)
@@ -100,7 +107,7 @@ def background() -> LoopThread:
     global _background  # noqa: PLW0603 - one for each process is the point
     with _lock:
         if _background is None:
-            _background = LoopThread("geostream-loop")
+            _background = LoopThread("geostream-loop", lasting=True)
         return _background
 
 
@@ -142,13 +149,14 @@ def current_pool() -> ClientPool:
     if owner is None:
         raise RuntimeError("geostream: this coroutine runs on geostream's own loop only: use geostream.transport.run()")
     if owner.pool is None:
-        owner.pool = ClientPool()
+        owner.pool = ClientPool(lasting=owner.lasting)
     return owner.pool
 
 
 def _stop_background() -> None:
     if _background is not None:
         _background.stop()
+    obstores.let_finish()
 
 
 def _forget_after_fork() -> None:

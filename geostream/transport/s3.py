@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -31,6 +32,8 @@ from geostream.transport.answer import (
     judge,
     refuse_status,
 )
+from geostream.transport.obstore_adapters import s3_relay
+from geostream.transport.obstores import Relay, is_plain_key, usable
 from geostream.transport.retry import parse_retry_after
 from geostream.transport.s3_direct import Direct, Keys
 
@@ -59,6 +62,16 @@ def s3_options(options: dict[str, Any], connections: int) -> dict[str, Any]:
     return {**options, "config_kwargs": config, "use_listings_cache": False}
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """An object, and the client that reaches its bucket."""
+
+    bucket: str
+    key: str
+    version: str | None
+    client: Any
+
+
 class S3Adapter:
     """s3:// through s3fs's client: status, Content-Range, ETag and If-Match all checked.
 
@@ -69,11 +82,13 @@ class S3Adapter:
     requests, and retries as the user configured it: counted, but not paced by geostream.
     """
 
-    def __init__(self, fs: Any, *, owned: bool) -> None:
+    def __init__(self, fs: Any, *, owned: bool, obstore: bool = False) -> None:
         self._fs = fs
         self._owned = owned
+        self._obstore = obstore
         self._client: Any = None
         self._direct: dict[tuple[str, int], Direct] = {}
+        self._relays: dict[tuple[str, int], tuple[Keys | None, Relay | None]] = {}
         # A session of the user's making may sign, or listen, in ways of its own.
         self._own_session = fs.session is None
 
@@ -102,47 +117,62 @@ class S3Adapter:
             if not key:
                 raise Final("it names a bucket, not an object", advice="Pass the URL of a file")
             client = await self._fs.get_s3(bucket)
+            place = _Place(bucket, key, version, client)
             direct = self._direct.get((bucket, id(client))) if not version else None
-            if direct is not None:
-                try:
-                    return await self._fetch_direct(direct, client, key, ask, meter)
-                except AttemptFailed as failure:
-                    if failure.status not in _BOTOCORE_KNOWS_MORE:
-                        raise
-            words = {"Bucket": bucket, "Key": key, "Range": ask.range_header}
-            if ask.if_match is not None:
-                words["IfMatch"] = ask.if_match
-            if version:
-                words["VersionId"] = version
-            call = client.get_object
-            answer = await call(**self._fs._get_s3_method_kwargs(call, self._fs.req_kw, **words))  # noqa: SLF001
-            if self._owned and not version:
-                self._learn(bucket, key, client, meter)
-            return await _receive(ask, answer, meter)
+            if direct is None:
+                return await self._fetch_by_botocore(place, ask, meter)
+            keys = await _keys(client) if direct.signed else None
+
+            async def fetch_direct() -> Body:
+                return await self._fetch_direct(direct, keys, place, ask, meter)
+
+            relay = self._relay(place, direct, keys)
+            if relay is None:
+                return await fetch_direct()
+            return await relay.fetch(ask, key, meter, fetch_direct, lambda: self._fetch_by_botocore(place, ask, meter))
         except ClientError as error:
             return _refused(ask, error)
         except (BotoCoreError, ResponseParserError, aiohttp.ClientError, OSError, ValueError) as error:
             raise s3_failure(error) from None
 
-    def _learn(self, bucket: str, key: str, client: Any, meter: Meter) -> None:
+    async def _fetch_by_botocore(self, place: _Place, ask: Ask, meter: Meter) -> Body:
+        words = {"Bucket": place.bucket, "Key": place.key, "Range": ask.range_header}
+        if ask.if_match is not None:
+            words["IfMatch"] = ask.if_match
+        if place.version:
+            words["VersionId"] = place.version
+        call = place.client.get_object
+        answer = await call(**self._fs._get_s3_method_kwargs(call, self._fs.req_kw, **words))  # noqa: SLF001
+        if self._owned and not place.version:
+            self._learn(place, meter)
+        return await _receive(ask, answer, meter)
+
+    def _learn(self, place: _Place, meter: Meter) -> None:
         """Note how the client asks this bucket for an object, where geostream may ask in its stead."""
         sent = meter.sent
-        if sent is None or not self._own_session or http_session(client) is None:
+        if sent is None or not self._own_session or http_session(place.client) is None:
             return
-        direct = Direct.learn(sent.url, sent.headers, key)
+        direct = Direct.learn(sent.url, sent.headers, place.key)
         if direct is not None:
-            self._direct[bucket, id(client)] = direct
+            self._direct[place.bucket, id(place.client)] = direct
 
-    async def _fetch_direct(self, direct: Direct, client: Any, key: str, ask: Ask, meter: Meter) -> Body:
+    def _relay(self, place: _Place, direct: Direct, keys: Keys | None) -> Relay | None:
+        """Return obstore's way to the bucket, made anew when the credentials have changed."""
+        if not self._obstore or not is_plain_key(place.key) or not usable():
+            return None
+        where = (place.bucket, id(place.client))
+        made_with, relay = self._relays.get(where, (None, None))
+        if where not in self._relays or made_with != keys:
+            relay = s3_relay(place.bucket, direct, keys)
+            self._relays[where] = (keys, relay)
+        return relay
+
+    async def _fetch_direct(self, direct: Direct, keys: Keys | None, place: _Place, ask: Ask, meter: Meter) -> Body:
         words = {"range": ask.range_header}
         if ask.if_match is not None:
             words["if-match"] = ask.if_match
-        keys = None
-        if direct.signed:
-            now = await client._request_signer._credentials.get_frozen_credentials()  # noqa: SLF001
-            keys = Keys(now.access_key, now.secret_key, now.token)
-        url, headers = direct.request(key, words, keys)
-        session = await http_session(client)._get_session(None)  # noqa: SLF001 - the client's own connections
+        url, headers = direct.request(place.key, words, keys)
+        session = await http_session(place.client)._get_session(None)  # noqa: SLF001 - the client's own connections
         meter.requests += 1
         try:
             async with session.get(url, headers=headers, allow_redirects=False) as response:
@@ -150,12 +180,21 @@ class S3Adapter:
         except CONNECT_ERRORS:
             meter.requests -= 1  # no connection, so nothing was sent
             raise
+        except AttemptFailed as failure:
+            if failure.status not in _BOTOCORE_KNOWS_MORE:
+                raise
+            return await self._fetch_by_botocore(place, ask, meter)
 
     async def aclose(self) -> None:
         """Close the client, if geostream made it."""
         creator = getattr(self._fs, "_s3creator", None)
         if self._owned and creator is not None:
             await creator.__aexit__(None, None, None)
+
+
+async def _keys(client: Any) -> Keys:
+    now = await client._request_signer._credentials.get_frozen_credentials()  # noqa: SLF001 - nothing public has them
+    return Keys(now.access_key, now.secret_key, now.token)
 
 
 async def _receive(ask: Ask, answer: dict[str, Any], meter: Meter) -> Body:

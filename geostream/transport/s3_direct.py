@@ -64,9 +64,9 @@ class Direct:
     """
 
     def __init__(self, base: str, headers: Mapping[str, str], region: str | None) -> None:
-        self._base = base
-        self._headers = dict(headers)
-        self._region = region
+        self.base = base
+        self.headers = dict(headers)
+        self.region = region
         parts = urlsplit(base)
         self._path = parts.path
         port = parts.port
@@ -76,12 +76,12 @@ class Direct:
         self._signing_key: tuple[tuple[str, str], bytes] = (("", ""), b"")
 
     def __repr__(self) -> str:
-        return f"<Direct {self._base} {self._region or 'anonymous'}>"
+        return f"<Direct {self.base} {self.region or 'anonymous'}>"
 
     @property
     def signed(self) -> bool:
         """Whether requests are to be signed."""
-        return self._region is not None
+        return self.region is not None
 
     @classmethod
     def learn(cls, url: str, headers: Mapping[str, str | bytes], key: str) -> Direct | None:
@@ -117,14 +117,14 @@ class Direct:
             now: Seconds since the epoch; the clock's by default.
         """
         path = "/" + quote(key, safe="/~")
-        headers = {**self._headers, **words}
-        if keys is not None and self._region is not None:
+        headers = {**self.headers, **words}
+        if keys is not None and self.region is not None:
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
             headers["x-amz-date"] = stamp
             if keys.token:
                 headers["x-amz-security-token"] = keys.token
             headers["authorization"] = self._authorization(self._path + path, headers, keys, stamp)
-        return URL(self._base + path, encoded=True), headers
+        return URL(self.base + path, encoded=True), headers
 
     def _authorization(self, path: str, headers: Mapping[str, str], keys: Keys, stamp: str) -> str:
         day = stamp[:8]
@@ -136,7 +136,7 @@ class Direct:
         names = sorted(signed)
         lines = "".join(f"{name}:{signed[name]}\n" for name in names)
         canonical = f"GET\n{path}\n\n{lines}\n{';'.join(names)}\n{headers[_HASH]}"
-        scope = f"{day}/{self._region}/s3/aws4_request"
+        scope = f"{day}/{self.region}/s3/aws4_request"
         text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
         signature = hmac.digest(self._key_of(keys.secret, day), text.encode(), "sha256").hex()
         return (
@@ -147,7 +147,7 @@ class Direct:
         """Return the signing key, which holds for a day."""
         if self._signing_key[0] != (secret, day):
             key = f"AWS4{secret}".encode()
-            for part in (day, self._region or "", "s3", "aws4_request"):
+            for part in (day, self.region or "", "s3", "aws4_request"):
                 key = hmac.digest(key, part.encode(), "sha256")
             self._signing_key = ((secret, day), key)
         return self._signing_key[1]

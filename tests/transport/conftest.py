@@ -29,17 +29,24 @@ def server():
         yield running
 
 
-@pytest.fixture(params=["http", "s3", "s3-again"])
+@pytest.fixture(params=["http", "s3", "s3-again", "http-obstore", "s3-obstore"])
 def remote(request, server):
     """A URL-maker and an Access, for each way of reading from the range server."""
-    if request.param == "http":
-        return server.url_for, Access(retry=QUICK)
+    protocol, _, way = request.param.partition("-")
+    transport = "obstore" if way == "obstore" else "fsspec"
     options = {**server.storage_options, "anon": False, "key": "key", "secret": "secret"}
-    access = Access(options, retry=QUICK)
-    if request.param == "s3-again":  # after the first answer of a bucket, requests are geostream's own
-        run(get_range(server.s3_url(KEY), access, 0, 1))
+    access = Access(options if protocol == "s3" else None, retry=QUICK, transport=transport)
+    url_for = server.s3_url if protocol == "s3" else server.url_for
+    if way:  # after the first answer of a bucket or host, requests are geostream's own, or obstore's
+        run(get_range(url_for(KEY), access, 0, 1))
         server.reset()
-    return server.s3_url, access
+    return url_for, access
+
+
+@pytest.fixture
+def obstore(request):
+    """Whether this test reads through obstore."""
+    return request.node.callspec.params["remote"].endswith("obstore")
 
 
 @pytest.fixture

@@ -72,7 +72,9 @@ def test_what_passes_is_asked_again(remote, server, data, fault):
     ],
     ids=lambda fault: f"{fault.kind}-{fault.status}",
 )
-def test_bytes_of_spoiled_answers_count(remote, server, fault, same_counts):
+def test_bytes_of_spoiled_answers_count(remote, server, fault, same_counts, obstore):
+    if obstore and fault.kind == "truncate" and fault.size is None:
+        pytest.skip("obstore does not tell how much of a body had come when it broke off")
     etag = read(remote).etag
     server.faults.add(fault)
     try:
@@ -82,7 +84,7 @@ def test_bytes_of_spoiled_answers_count(remote, server, fault, same_counts):
 
 
 @pytest.mark.parametrize(("kind", "size"), [("stall", None), ("stall_body", 700)])
-def test_a_stalled_answer_is_given_up_and_asked_again(remote, server, data, kind, size):
+def test_a_stalled_answer_is_given_up_and_asked_again(remote, server, data, kind, size, obstore):
     url_for, access = remote
     hasty = replace(access, retry=replace(access.retry, attempt_timeout=3))
     read((url_for, hasty))  # making a client may take longer than the attempt may
@@ -91,7 +93,8 @@ def test_a_stalled_answer_is_given_up_and_asked_again(remote, server, data, kind
     with stats.measure() as measured:
         assert read((url_for, hasty)).bytes == data[1000:3000]
     assert (measured.requests, measured.retries) == (2, 1)
-    assert measured.bytes == 2000 + (size or 0) == server.counters.bytes_sent
+    assert server.counters.bytes_sent == 2000 + (size or 0)
+    assert measured.bytes == 2000 + (0 if obstore else size or 0)  # it does not tell how much had come
 
 
 def test_attempts_are_bounded_and_named(remote, server):
@@ -102,13 +105,15 @@ def test_attempts_are_bounded_and_named(remote, server):
     assert server.counters.requests == 4
 
 
-def test_the_deadline_bounds_the_waiting(remote, server):
-    server.faults.add(Fault("status", status=503, retry_after=3600))
+def test_the_deadline_bounds_the_waiting(remote, server, obstore):
     url_for, access = remote
     patient = replace(access, retry=replace(access.retry, cap=7200, deadline=60))
+    read((url_for, patient))
+    server.reset()
+    server.faults.add(Fault("status", status=503, retry_after=3600))
     with pytest.raises(ReadError, match="503"):
         read((url_for, patient))
-    assert server.counters.requests == 1
+    assert server.counters.requests == 1 + obstore  # which keeps Retry-After to itself: the next one does not
 
 
 @pytest.mark.parametrize(
@@ -129,7 +134,7 @@ def test_what_stays_is_not_retried(remote, server, status, kind, words, request)
     assert type(caught.value) is kind
     assert caught.value.status == status
     # A request of geostream's own that meets a 400 may have gone to the wrong region: botocore finds the right one.
-    again = status == 400 and request.node.callspec.params["remote"] == "s3-again"
+    again = status == 400 and request.node.callspec.params["remote"] not in {"http", "s3"}
     assert server.counters.requests == 1 + again
 
 
@@ -150,7 +155,9 @@ def test_data_past_the_end_is_an_error(remote, same_counts):
         read(remote, 300_000, 300_010)
 
 
-def test_a_small_object_sent_whole_is_sliced(remote, server, data, same_counts):
+def test_a_small_object_sent_whole_is_sliced(remote, server, data, obstore):
+    server.reset()
+    before = stats()
     server.faults.add(Fault("ignore_range"))
     body = read(remote)
     assert body.bytes == data[1000:3000]
@@ -158,14 +165,17 @@ def test_a_small_object_sent_whole_is_sliced(remote, server, data, same_counts):
     with pytest.raises(ReadError, match="past the end"):
         read(remote, 300_000, 300_001)
     assert read(remote, 0, 16384, key="empty.bin").total == 0
+    used = stats() - before
+    assert used.requests == server.counters.requests == 3 + obstore  # which gives up on such a server
+    assert obstore or used.bytes == server.counters.bytes_sent  # and does not tell what it left unread
 
 
-def test_a_large_object_sent_whole_is_refused_before_its_body(remote, server, monkeypatch):
+def test_a_large_object_sent_whole_is_refused_before_its_body(remote, server, monkeypatch, obstore):
     monkeypatch.setattr("geostream.transport.answer.WHOLE_OBJECT_LIMIT", 100_000)
     server.faults.add(Fault("ignore_range"))
     with pytest.raises(ReadError, match="ignores range requests"):
         read(remote)
-    assert server.counters.requests == 1
+    assert server.counters.requests == 1 + obstore
     assert read(remote, 0, 300_000).total == 300_000  # all of it was asked for
 
 

@@ -166,15 +166,20 @@ def test_workers_of_every_kind(remote, data, method):
 @pytest.mark.parametrize(
     "ending", ["", "sys.exit(0)", "raise KeyboardInterrupt", "pid or sys.exit(0); os.waitpid(pid, 0)"]
 )
-def test_a_process_ends_quietly(server, ending):
+@pytest.mark.parametrize("transport", ["fsspec", "obstore"])
+def test_a_process_ends_quietly(server, ending, transport):
     script = f"""
+        transport = {transport!r}
         import os, sys
         from geostream.transport import Access, get_range, run, submit
         options = {server.storage_options!r}
+        import logging
+        logging.disable()  # what a fork leaves unused is told, in other tests
         pid = 1
         def read():
-            run(get_range({server.url_for(KEY)!r}, Access(), 0, 10))
-            run(get_range({server.s3_url(KEY)!r}, Access(options), 0, 10))
+            run(get_range({server.url_for(KEY)!r}, Access(transport=transport), 0, 10))
+            run(get_range({server.s3_url(KEY)!r}, Access(options, transport=transport), 0, 10))
+        read()
         read()
         if {"pid or" in ending}:
             pid = os.fork()
