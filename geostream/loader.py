@@ -18,6 +18,7 @@ from geostream.accounting import Stats, stats
 from geostream.dataset.collate import stack_samples
 from geostream.errors import ConfigError
 from geostream.lookahead import LookAhead
+from geostream.reader import set_cache_bytes
 from geostream.samplers.base import EpochSampler, Iteration
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class DataLoader(torch_data.DataLoader[Any]):
         drop_last: leave out a last batch of ``sampler`` that is not full.
         prefetch_batches: batches in flight ahead of the one in use, with ``num_workers=0``; ``"auto"`` keeps as many
             as keep the decoding threads fed, as far as 512 MiB allow.
+        cache_bytes: bytes of decoded tiles to keep for later batches, in this process or in each worker; None leaves it
+            as it is, 128 MiB at first. All loaders of a process share one cache.
         options: all other arguments of torch's DataLoader.
 
     Raises:
@@ -91,6 +94,7 @@ class DataLoader(torch_data.DataLoader[Any]):
         drop_last: bool = False,
         *,
         prefetch_batches: int | Literal["auto"] = "auto",
+        cache_bytes: int | None = None,
         **options: Any,
     ) -> None:
         _check_samplers(dataset, batch_size, sampler, batch_sampler)
@@ -98,7 +102,7 @@ class DataLoader(torch_data.DataLoader[Any]):
             raise ConfigError(f"prefetch_batches={prefetch_batches!r}: pass 'auto' or a number of batches")
         collate: Any = stack_samples if collate_fn is None else collate_fn
         if num_workers > 0 and not isinstance(collate, _Reporting):
-            collate = _Reporting(collate)
+            collate = _Reporting(collate, cache_bytes)
         super().__init__(
             dataset,
             batch_size=batch_size,
@@ -112,6 +116,7 @@ class DataLoader(torch_data.DataLoader[Any]):
             **options,
         )
         self.prefetch_batches: int | Literal["auto"] = prefetch_batches
+        self.cache_bytes = cache_bytes
         self._progress = _Progress()
         self._source, self._unit = _source(self.batch_sampler)
 
@@ -177,6 +182,8 @@ class DataLoader(torch_data.DataLoader[Any]):
         self._progress = _Progress()
 
     def _open(self) -> Iterator[Any]:
+        if self.cache_bytes is not None:
+            set_cache_bytes(self.cache_bytes)
         if self.num_workers == 0 and hasattr(self.dataset, "prefetch") and hasattr(self.dataset, "assemble"):
             return _InFlight(self)
         if self._source is not None:
@@ -308,14 +315,17 @@ class _Parcel:
 class _Reporting:
     """A collate function that, in a worker, wraps its batch in a parcel."""
 
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, collate: Callable[[list[Any]], Any], cache_bytes: int | None) -> None:
         self._collate = collate
+        self._cache_bytes = cache_bytes
         self._reported = Stats()
 
     def __call__(self, samples: list[Any]) -> Any:
         batch = self._collate(samples)
         if torch_data.get_worker_info() is None:
             return batch
+        if self._cache_bytes is not None:
+            set_cache_bytes(self._cache_bytes)
         counted = stats()
         counts = (counted - self._reported).as_dict()
         self._reported = counted

@@ -118,10 +118,9 @@ class TileStore:
 
     def put(self, key: TileKey, tile: Tile) -> None:
         """Keep a decoded tile as long as there is room."""
-        if tile.nbytes > self.limit:
-            return
-        self._tiles[key] = tile
-        self._bytes += tile.nbytes
+        if tile.nbytes <= self.limit and key not in self._tiles:
+            self._tiles[key] = tile
+            self._bytes += tile.nbytes
         while self._bytes > self.limit:
             _, dropped = self._tiles.popitem(last=False)
             self._bytes -= dropped.nbytes

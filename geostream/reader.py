@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from geostream import transport
 from geostream.canvas import Canvas, Patch
-from geostream.errors import GeostreamError
+from geostream.errors import ConfigError, GeostreamError
 from geostream.opening import gdal_file, open_source
 from geostream.pipeline import Outcome, PriorityPool, Run, TileStore
 from geostream.plan import Job, MergeCosts, ReadPlan, Request, Source, plan_reads
@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from geostream.fallback import GdalFile
     from geostream.header import RasterHeader
 
-__all__ = ["Outcome", "Patch", "Request", "Source", "plan_many", "read_headers", "read_many", "submit_many"]
+__all__ = [
+    "Outcome",
+    "Patch",
+    "Request",
+    "Source",
+    "plan_many",
+    "read_headers",
+    "read_many",
+    "set_cache_bytes",
+    "submit_many",
+]
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -82,6 +92,10 @@ class _Process:
             self._pools = _Pools()
         return self._pools
 
+    def limit_tiles(self, limit: int) -> None:
+        for memory in list(self._memory.values()):
+            memory.tiles.limit = limit
+
     @property
     def memory(self) -> _Memory:
         loop = asyncio.get_running_loop()
@@ -91,6 +105,19 @@ class _Process:
 
 
 _process = _Process()
+
+
+def set_cache_bytes(limit: int) -> None:
+    """Keep at most ``limit`` bytes of decoded tiles in this process for later batches; 0 keeps none.
+
+    Raises:
+        ConfigError: not a number of bytes.
+    """
+    if limit < 0:
+        raise ConfigError(f"cache_bytes={limit!r} is no number of bytes")
+    global CACHE_BYTES  # noqa: PLW0603 - one cache for each process is the point
+    CACHE_BYTES = limit
+    _process.limit_tiles(limit)
 
 
 def read_many(requests: Sequence[Request]) -> list[Outcome]:

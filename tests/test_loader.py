@@ -14,10 +14,14 @@ import torch
 import torch.utils.data as torch_data
 
 from geostream.accounting import stats
+from geostream.dataset import RasterDataset
 from geostream.errors import ConfigError, QueryError, ReadError
 from geostream.loader import BatchPlace, DataLoader
+from geostream.reader import CACHE_BYTES, set_cache_bytes
 from geostream.samplers import GridGeoSampler, RandomBatchGeoSampler, RandomGeoSampler
+from geostream.testing import RangeServer
 from geostream.testing.memory import MemoryDataset, MemoryScene
+from geostream.testing.rasters import write_cog
 
 
 def images(count=2, side=64):
@@ -422,3 +426,22 @@ def test_a_grid_reads_a_scene_whole():
             row, col = round(-float(transform[5])), round(float(transform[2]))
             out[:, row : row + 16, col : col + 16] = image
     assert (out == dataset.scenes[0].data).all()
+
+
+@pytest.mark.parametrize(("cache_bytes", "epochs_that_fetch"), [(0, [True, True]), (2**26, [True, False])])
+def test_cache_bytes_bound_what_is_kept_for_the_next_epoch(tmp_path, cache_bytes, epochs_that_fetch):
+    path = write_cog(tmp_path / "a.tif", shape=(512, 512), count=1, blocksize=128, overviews=False)
+    with RangeServer(tmp_path) as server:
+        dataset = RasterDataset(server.url_for(path.name))
+        sampler = GridGeoSampler(dataset, 128)
+        loader = DataLoader(dataset, batch_size=4, sampler=sampler, cache_bytes=cache_bytes)
+        before = CACHE_BYTES
+        try:
+            fetched = []
+            for _ in range(2):
+                server.reset()
+                assert sum(len(batch["image"]) for batch in loader) == 16
+                fetched.append(server.counters.requests > 0)
+        finally:
+            set_cache_bytes(before)
+    assert fetched == epochs_that_fetch
