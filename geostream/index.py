@@ -17,6 +17,7 @@ from pyproj.exceptions import ProjError
 
 from geostream.errors import ConfigError, NotFoundError
 from geostream.grid import PASTE_TOLERANCE, Grid, parse_crs, same_crs
+from geostream.header import MaskKind
 
 if TYPE_CHECKING:
     import os
@@ -69,13 +70,26 @@ class Scene:
     """The header as read, which spares later reads the request for it; None when an index came without headers."""
     block_shape: tuple[int, int] = (0, 0)
     """(rows, columns) of a tile or strip; (0, 0) where that is not known."""
+    all_valid: bool = False
+    """Whether every pixel is valid: no nodata value, mask or alpha. False where that is not known."""
 
     @classmethod
     def from_header(cls, url: str, sidecars: tuple[str, ...], header: RasterHeader) -> Scene:
         """The scene that ``header`` describes."""
         nodata = tuple(header.nodata)
         dtype = np.dtype(header.dtype)
-        return cls(url, sidecars, header.grid, header.count, dtype, nodata, header.colormap, header, header.block_shape)
+        return cls(
+            url,
+            sidecars,
+            header.grid,
+            header.count,
+            dtype,
+            nodata,
+            header.colormap,
+            header,
+            header.block_shape,
+            header.mask is MaskKind.ALL_VALID,
+        )
 
 
 def footprint(grid: Grid, crs: CRS | None) -> Geometry:
@@ -239,6 +253,7 @@ def _row(scene: Scene) -> dict[str, Any]:
         "nodata": json.dumps(scene.nodata),
         "colormap": None if scene.colormap is None else json.dumps(list(scene.colormap.items())),
         "block_shape": json.dumps(scene.block_shape),
+        "all_valid": scene.all_valid,
     }
 
 
@@ -248,8 +263,9 @@ def _scene(row: Mapping[str, Any]) -> Scene:
     colors = {k: tuple(rgba) for k, rgba in json.loads(row["colormap"])} if isinstance(row["colormap"], str) else None
     nodata, sidecars = tuple(json.loads(row["nodata"])), tuple(json.loads(row["sidecars"]))
     dtype, (rows, columns) = np.dtype(row["dtype"]), json.loads(row["block_shape"])
+    block = int(rows), int(columns)
     return Scene(
-        row["filepath"], sidecars, grid, int(row["count"]), dtype, nodata, colors, None, (int(rows), int(columns))
+        row["filepath"], sidecars, grid, int(row["count"]), dtype, nodata, colors, None, block, bool(row["all_valid"])
     )
 
 

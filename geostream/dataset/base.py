@@ -13,9 +13,10 @@ from torch.utils.data import Dataset
 from geostream.dataset.collate import Sample
 from geostream.dataset.prefetch import Prefetched, is_nothing_left, prefetched, submit
 from geostream.dataset.query import Query, parse_query
+from geostream.dataset.reproject import Origin
 from geostream.errors import ConfigError, GeostreamError, QueryError
-from geostream.grid import Grid, parse_crs, same_crs
-from geostream.index import SceneLookup, converted_res, projected
+from geostream.grid import parse_crs, same_crs
+from geostream.index import SceneLookup
 from geostream.reader import plan_many
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from geostream.dataset.query import GeoSlice
     from geostream.plan import ReadPlan, Request
 
-__all__ = ["GeoDataset", "is_geo_dataset", "parse_res", "regridded", "reprojected"]
+__all__ = ["GeoDataset", "is_geo_dataset", "parse_res", "regridded"]
 
 
 def is_geo_dataset(value: Any) -> bool:
@@ -72,13 +73,6 @@ def regridded(dataset: Any, crs: CRS | None, res: tuple[float, float] | None = N
     return twin
 
 
-def reprojected(frame: GeoDataFrame, crs: CRS | None) -> GeoDataFrame:
-    """A copy of an index with its footprints in ``crs``."""
-    moved = frame.copy()
-    shapes = projected(list(frame.geometry), parse_crs(frame.crs), crs)
-    return moved.set_geometry(type(frame.geometry)(shapes, index=frame.index, crs=crs))
-
-
 class GeoDataset(Dataset[Sample], abc.ABC):
     """A dataset that is asked for places and times.
 
@@ -96,6 +90,7 @@ class GeoDataset(Dataset[Sample], abc.ABC):
     """Where the dataset's files are."""
     _res: tuple[float, float] = (0.0, 0.0)
     _lookup: SceneLookup | None = None
+    _origin: Origin | None = None
 
     filename_glob: str = "*"
     """Which file names, of those listed, belong to the dataset."""
@@ -205,12 +200,13 @@ class GeoDataset(Dataset[Sample], abc.ABC):
     @crs.setter
     def crs(self, value: Any) -> None:
         crs = parse_crs(value)
-        old = self.crs
-        if same_crs(crs, old):
+        if same_crs(crs, self.crs):
             return
-        index = reprojected(self.index, crs)  # raises where either is None
-        self._res = converted_res(Grid.from_bounds(self.index.geometry.iloc[0].bounds, self.res, old), crs)
-        self.index = index
+        origin = self._origin
+        if origin is None or not origin.leads_to(self.index):
+            origin = Origin.of(self.index, self.res, self.crs)
+        self.index, self._res = origin.carried(crs)
+        self._origin = origin.leading_to(self.index)
 
     @property
     def res(self) -> tuple[float, float]:
@@ -220,6 +216,7 @@ class GeoDataset(Dataset[Sample], abc.ABC):
     @res.setter
     def res(self, value: float | tuple[float, float]) -> None:
         self._res = parse_res(value)
+        self._origin = None
 
     @property
     def _scene_lookup(self) -> SceneLookup:
@@ -228,7 +225,7 @@ class GeoDataset(Dataset[Sample], abc.ABC):
         return self._lookup
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lookup"}
+        return {name: value for name, value in self.__dict__.items() if name not in {"_lookup", "_origin"}}
 
     def _owns_validity(self) -> bool:
         """Whether a ``mask_valid`` in the samples is there for the user, not for a union around the dataset."""

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 import shapely
 
-from geostream.dataset.base import GeoDataset, is_geo_dataset, parse_res, regridded, reprojected
+from geostream.dataset.base import GeoDataset, is_geo_dataset, parse_res, regridded
 from geostream.dataset.collate import Sample, concat_samples, merge_samples
 from geostream.dataset.prefetch import is_nothing_left, reading_validity
+from geostream.dataset.reproject import reprojected
 from geostream.errors import GeostreamError, QueryError
 from geostream.grid import parse_crs, same_crs
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from geostream.reader import Patch
 
-__all__ = ["Layer", "fits", "mosaicked", "numpy_dtype", "to_tensor"]
+__all__ = ["Layer", "channel_validity", "fits", "mosaicked", "numpy_dtype", "to_tensor"]
 
 
 @dataclass(frozen=True)
@@ -33,22 +33,37 @@ class Layer:
     data: NDArray[Any]
     """(C, H, W) in the files' dtype; anything where nothing is valid."""
     valid: NDArray[np.bool_]
-    """(H, W), True where any channel has data."""
+    """Where each channel has data: (C, H, W), or (1, H, W) where one file holds all channels, which share theirs."""
     drawn: Tensor | None = None
     """The same pixels as a tensor of the sample's type, where they were drawn straight into the batch."""
 
     @classmethod
     def joined(cls, layers: Sequence[Layer]) -> Layer:
-        """The channels of all layers, one after the other; valid where any is."""
+        """The channels of all layers, one after the other."""
         if len(layers) == 1:
             return layers[0]
-        valid = np.logical_or.reduce([layer.valid for layer in layers])
-        return cls(np.concatenate([layer.data for layer in layers]), valid)
+        return cls(np.concatenate([layer.data for layer in layers]), _joined_validity(layers))
 
     @classmethod
     def empty(cls, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Layer:
         """No data."""
-        return cls(np.zeros(shape, dtype), np.zeros(shape[1:], bool))
+        return cls(np.zeros(shape, dtype), np.zeros((1, *shape[1:]), bool))
+
+    @property
+    def anywhere(self) -> NDArray[np.bool_]:
+        """(1, H, W), True where any channel has data."""
+        return self.valid.any(axis=0, keepdims=True)
+
+
+def channel_validity(patches: Sequence[Patch]) -> NDArray[np.bool_]:
+    """`Layer.valid` of the channels of several files, one after the other."""
+    return _joined_validity([Layer(patch.data, patch.valid[None]) for patch in patches])
+
+
+def _joined_validity(layers: Sequence[Layer]) -> NDArray[np.bool_]:
+    if len(layers) == 1:
+        return layers[0].valid
+    return np.concatenate([np.broadcast_to(layer.valid, layer.data.shape) for layer in layers])
 
 
 def mosaicked(policy: str, patches: Sequence[Patch]) -> Layer:
@@ -60,13 +75,13 @@ def mosaicked(policy: str, patches: Sequence[Patch]) -> Layer:
     """
     first = patches[0]
     if len(patches) == 1:
-        return Layer(first.data, first.valid)
+        return Layer(first.data, first.valid[None])
     dtype = np.result_type(*(patch.data.dtype for patch in patches))
     mosaic = Mosaic(policy, first.data.shape, dtype)
     for patch in patches:
         mosaic.feed(patch.data.astype(dtype, copy=False), patch.valid[None])
     data, valid = mosaic.done()
-    return Layer(data, np.logical_or.reduce(valid, axis=0))
+    return Layer(data, valid[:1])  # all channels were fed the same
 
 
 @lru_cache

@@ -18,8 +18,9 @@ from geostream.dataset.bands import BandFiles
 from geostream.dataset.base import GeoDataset, bounds_tensor, parse_res
 from geostream.dataset.filenames import FilenamePattern
 from geostream.dataset.options import PixelOptions, resampling_name
-from geostream.dataset.pixels import Layer, fits, mosaicked, numpy_dtype, to_tensor
+from geostream.dataset.pixels import Layer, channel_validity, fits, mosaicked, numpy_dtype, to_tensor
 from geostream.dataset.prefetch import fetch, is_validity_wanted, mark_nothing_left, take_drawn
+from geostream.dataset.selection import by_date, covers, in_order, unhidden
 from geostream.errors import ConfigError, GeostreamError, NotFoundError, QueryError, redact
 from geostream.grid import parse_crs
 from geostream.index import SceneIndex, converted_res, footprint, scene_frame
@@ -226,7 +227,7 @@ class RasterDataset(GeoDataset):
         ]
         sample.update(self._named(torch.stack(pixels) if self.time_series else pixels[0]))
         if self._options.valid or self._options.on_error == "fill" or is_validity_wanted():
-            masks = [torch.from_numpy(layer.valid[None].copy()) for layer in layers]
+            masks = [torch.from_numpy(layer.anywhere) for layer in layers]
             sample["mask_valid"] = torch.stack(masks) if self.time_series else masks[0]
         if self.time_series:
             starts = [self._scene_lookup.times[rows[0]].left.timestamp() for rows in dates]
@@ -248,22 +249,21 @@ class RasterDataset(GeoDataset):
         return [request for requests in self._requests_of_rows(dates, grid).values() for request in requests]
 
     def _dates(self, query: Query, grid: Grid) -> list[list[int]]:
-        """Rows of the index that the query meets, in the mosaic's order; with ``time_series`` those of each date."""
+        """Rows of the index to read, in the mosaic's order; with ``time_series`` those of each date."""
         lookup = self._scene_lookup
         rows: list[int] = lookup.find(grid, query.t).tolist()
         if not rows:
             raise QueryError(f"{query} is not in the dataset, which spans {self.bounds}")
-        times = lookup.times
-        if self._options.mosaic == "newest":
-            rows.sort(key=lambda row: times[row].right, reverse=True)
-        elif self._options.mosaic == "oldest":
-            rows.sort(key=lambda row: times[row].left)
-        if not self.time_series:
-            return [rows]
-        dates: dict[Any, list[int]] = {}
-        for row in rows:
-            dates.setdefault((times[row].left, times[row].right), []).append(row)
-        return [dates[date] for date in sorted(dates)]
+        rows = in_order(rows, lookup.times, self._options.mosaic)
+        dates = by_date(rows, lookup.times) if self.time_series else [rows]
+        if self._options.on_error != "raise":
+            return dates  # a scene that fails hides nothing
+        return [unhidden(rows, self._options.policy, lambda row: self._covers(row, grid)) for rows in dates]
+
+    def _covers(self, row: int, grid: Grid) -> bool:
+        """Whether a scene is valid all over ``grid``, as far as headers tell."""
+        scenes = [self._scenes.get(url) for url, _ in self._band_files.parts(self._scene_lookup.urls[row])]
+        return all(scene is not None and covers(scene, grid) for scene in scenes)
 
     def _requests_of_rows(self, dates: Sequence[Sequence[int]], grid: Grid) -> dict[int, list[Request]]:
         """Requests of each scene; where there is but one, its pixels can be drawn straight into a batch."""
@@ -314,8 +314,7 @@ class RasterDataset(GeoDataset):
             (requests,), (outcomes,) = per_row.values(), read.values()
             drawn = take_drawn(requests)
             if drawn is not None:
-                valid = np.logical_or.reduce([patch.valid for patch in _patches(outcomes)])
-                return [Layer(drawn.numpy(), valid, drawn)]
+                return [Layer(drawn.numpy(), channel_validity(_patches(outcomes)), drawn)]
         return [self._layer([read[row] for row in rows], rows[0], grid) for rows in dates]
 
     def _handle(self, failures: Sequence[Exception], *, nothing_left: bool) -> None:
