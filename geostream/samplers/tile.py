@@ -113,6 +113,7 @@ class TileBatchGeoSampler(BatchGeoSampler):
         )
         _check(batch_size, length, tiles_per_batch=tiles_per_batch, buffer=buffer, block=block, lanes=lanes)
         self.batch_size = int(batch_size)
+        self.block = block
         self._grids = tile_grids(dataset, self.regions, self.pixels, block)
         self._blocks = lay_blocks(self.regions, self._grids, self.pixels)
         sizes = np.bincount(self._blocks.group, weights=self._blocks.chips).astype(np.int64)

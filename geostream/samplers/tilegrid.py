@@ -80,8 +80,9 @@ def _scenes(dataset: Any, regions: Sequence[Region]) -> list[tuple[Any, str, Sce
     missing = np.ones(len(regions), dtype=bool)
     for leaf in leaves_of(dataset):
         known = getattr(leaf, "_scenes", {})
+        urls = list(leaf.index["filepath"]) if "filepath" in leaf.index else list(map(str, range(len(leaf.index))))
         for number, row in _rows(dataset, leaf, regions, missing):
-            url = str(leaf.index["filepath"].iloc[row]) if "filepath" in leaf.index else str(row)
+            url = str(urls[row])
             found[number], missing[number] = (leaf, url, known.get(url)), False
     return found
 
