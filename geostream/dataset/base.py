@@ -202,11 +202,16 @@ class GeoDataset(Dataset[Sample], abc.ABC):
         crs = parse_crs(value)
         if same_crs(crs, self.crs):
             return
+        self._res = self._move(crs)
+
+    def _move(self, crs: CRS | None) -> tuple[float, float]:
+        """Carry the index to ``crs``, and return the pixel size that goes with it."""
         origin = self._origin
         if origin is None or not origin.leads_to(self.index):
             origin = Origin.of(self.index, self.res, self.crs)
-        self.index, self._res = origin.carried(crs)
+        self.index, res = origin.carried(crs)
         self._origin = origin.leading_to(self.index)
+        return res
 
     @property
     def res(self) -> tuple[float, float]:
@@ -225,7 +230,7 @@ class GeoDataset(Dataset[Sample], abc.ABC):
         return self._lookup
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in {"_lookup", "_origin"}}
+        return {name: value for name, value in self.__dict__.items() if name != "_lookup"}
 
     def _owns_validity(self) -> bool:
         """Whether a ``mask_valid`` in the samples is there for the user, not for a union around the dataset."""

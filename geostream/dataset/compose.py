@@ -12,7 +12,6 @@ import shapely
 from geostream.dataset.base import GeoDataset, is_geo_dataset, parse_res, regridded
 from geostream.dataset.collate import Sample, concat_samples, merge_samples
 from geostream.dataset.prefetch import is_nothing_left, reading_validity
-from geostream.dataset.reproject import reprojected
 from geostream.errors import GeostreamError, QueryError
 from geostream.grid import parse_crs, same_crs
 
@@ -65,10 +64,10 @@ class _Composition(GeoDataset):
         crs = parse_crs(value)
         if same_crs(crs, self.crs):
             return
-        index = reprojected(self.index, crs)
         first = regridded(self.datasets[0], crs)
-        self.datasets = [first, regridded(self.datasets[1], crs, parse_res(first.res))]
-        self.index = index
+        second = regridded(self.datasets[1], crs, parse_res(first.res))
+        self._move(crs)
+        self.datasets = [first, second]
 
     @property
     def res(self) -> tuple[float, float]:

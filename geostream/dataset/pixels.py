@@ -52,7 +52,7 @@ class Layer:
     @property
     def anywhere(self) -> NDArray[np.bool_]:
         """(1, H, W), True where any channel has data."""
-        return self.valid.any(axis=0, keepdims=True)
+        return np.logical_or.reduce(self.valid, axis=0, keepdims=True)
 
 
 def channel_validity(patches: Sequence[Patch]) -> NDArray[np.bool_]:
