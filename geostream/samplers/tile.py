@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["TileBatchGeoSampler"]
 
+_OPEN_BYTES = 2**26
+"""Bytes of decoded tiles that may be open by default: half of what the reader keeps by default. Not half of what it
+keeps now, lest an order that a run shall go on with depend on what else ran before."""
 _DRIFT = 10
 """Batches that `TileReport.drift_quality` looks at together."""
 
@@ -63,8 +66,8 @@ class TileBatchGeoSampler(BatchGeoSampler):
             first iteration. Epochs differ by themselves: see `set_epoch`.
         tiles_per_batch: blocks that a batch takes its chips from, about: more mix better, fewer need less memory. By
             default as many as ``batch_size`` and ``buffer`` allow.
-        buffer: blocks open at a time, in all lanes together. By default as many as fill half the reader's cache of
-            decoded tiles.
+        buffer: blocks open at a time, in all lanes together. By default as many as 64 MiB of decoded tiles hold, half
+            the reader's cache; with a larger ``DataLoader(cache_bytes=…)``, as many as half of that holds mix better.
         block: tiles on a side of a block. By default the fewest that hold two chips on each axis and little besides.
             More let chips lie across more of the tiles' edges, and leave fewer blocks to mix.
         lanes: number of ranks that shall share no tile; fewer are made of datasets with few blocks. One lane mixes best
@@ -121,7 +124,7 @@ class TileBatchGeoSampler(BatchGeoSampler):
         self._block_bytes = block_bytes(dataset, self.regions, self._grids, self._blocks)
         self.lanes = self._lanes.count
         """Lanes made."""
-        self.buffer = max(self.lanes, reader.CACHE_BYTES // 2 // self._block_bytes) if buffer is None else int(buffer)
+        self.buffer = max(self.lanes, _OPEN_BYTES // self._block_bytes) if buffer is None else int(buffer)
         """Blocks open at a time, where there are so many."""
         self._open = max(1, self.buffer // self.lanes)
         self.tiles_per_batch = min(self.batch_size, self._open) if tiles_per_batch is None else int(tiles_per_batch)

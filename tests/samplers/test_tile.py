@@ -12,10 +12,12 @@ import torch
 from affine import Affine
 
 import geostream as gs
+from geostream import reader
 from geostream.errors import ConfigError
 from geostream.grid import pixel_count
 from geostream.index import load_index
 from geostream.samplers import TileBatchGeoSampler, TileReport
+from geostream.samplers import tile as tile_module
 from geostream.scan import build_index
 from geostream.testing.memory import MemoryDataset, MemoryScene
 from geostream.testing.rasters import write_cog
@@ -332,7 +334,9 @@ def test_knobs_trade_memory_for_mixing(tmp_path):
 def test_the_default_buffer_fills_half_the_cache(tmp_path, monkeypatch):
     write(tmp_path, "img", 0, (1024, 1024), 128)
     images = Images(tmp_path)
-    monkeypatch.setattr("geostream.reader.CACHE_BYTES", 40 * 128 * 128)
+    assert tile_module._OPEN_BYTES == reader.CACHE_BYTES // 2
+    monkeypatch.setattr(tile_module, "_OPEN_BYTES", 20 * 128 * 128)
+    monkeypatch.setattr(reader, "CACHE_BYTES", 40 * 128 * 128)
     sampler = TileBatchGeoSampler(images, 64, 16, generator=seeded())
     assert sampler.buffer == 20
     assert sampler.tiles_per_batch == 5
@@ -348,6 +352,7 @@ def test_a_saved_index_knows_the_tiles(tmp_path):
     saved = Images(index=load_index(tmp_path / "index.parquet"))
     first, second = (TileBatchGeoSampler(dataset, 64, 8, generator=seeded()) for dataset in (images, saved))
     assert list(first) == list(second)
+    assert first._block_bytes == second._block_bytes == 128 * 128
 
 
 def test_bands_in_files_of_their_own(tmp_path):
