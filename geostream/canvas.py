@@ -171,9 +171,12 @@ class Canvas:
         assert job.coordinates is not None
         assert job.window is not None
         began = time.perf_counter()
-        data, valid = resample(
-            self._window_data, self._window_valid, job.coordinates, job.window, job.request.resampling
-        )
+        how = job.coordinates, job.window, job.request.resampling
+        data, valid = resample(self._window_data, self._window_valid, *how)
+        if job.reads_alpha and job.header.alpha in job.bands and not self._window_valid.all():
+            # What is transparent has no colour, but it has an opacity.
+            place = job.bands.index(job.header.alpha)
+            data[place] = resample(self._window_data[[place]], np.ones_like(self._window_valid), *how)[0][0]
         if not self._by_nodata:
             valid = valid[:1]  # one mask holds for all bands
         if not valid.all():

@@ -351,17 +351,25 @@ def test_equals_gdal_on_finer_grids(epsg, at, resampling):
 
 
 @pytest.mark.parametrize("resampling", ["nearest", "bilinear", "cubic", "average"])
-@pytest.mark.parametrize("scale", [1.5, 2.0, 2.5, 4.2])
-def test_equals_gdal_on_aligned_coarser_grids(scale, resampling):
+@pytest.mark.parametrize("scale", [1.02, 1.5, 2.0, 2.5, 4.2])
+def test_equals_gdals_reads_on_aligned_coarser_grids(scale, resampling):
+    """GDAL has different rules for reading and for warping; on aligned grids the former's are followed."""
     data, valid = texture("uint8"), holes()
     dst = Grid(60, 60, SRC.transform @ Affine.translation(51.37, 62.81) @ Affine.scale(scale), SRC.crs)
-    theirs, theirs_valid = gdal_warp(data, valid, dst, resampling)
+    window = RioWindow(51.37, 62.81, 60 * scale, 60 * scale)
+    profile = {"driver": "GTiff", "width": SIZE, "height": SIZE, "count": len(data), "dtype": data.dtype, "nodata": 0}
+    data = np.where(valid, np.maximum(data, 1), 0)
+    with MemoryFile() as memory:
+        with memory.open(**profile, crs="EPSG:32632", transform=UTM) as file:
+            file.write(data)
+        with memory.open() as file:
+            theirs = file.read(window=window, out_shape=(len(data), 60, 60), resampling=Resampling[resampling])
     ours, ours_valid = warp(data, valid, dst, resampling)
-    np.testing.assert_array_equal(ours_valid, theirs_valid)
-    apart = np.abs(ours.astype(int) - theirs)
-    if resampling == "average":
-        apart = apart[:, 1:-1, 1:-1]  # GDAL's outermost rows and columns cover less than their pixels
-    assert apart.max() <= 1
+    compared = np.s_[:, 1:-1, 1:-1] if resampling == "average" else np.s_[:]  # GDAL's outermost boxes are too small
+    both = (ours_valid & (theirs != 0))[compared]
+    assert both.mean() > 0.5
+    apart = np.abs(ours.astype(int) - theirs)[compared][both]
+    assert apart.max() <= (0 if resampling == "nearest" else 1)
 
 
 @pytest.mark.parametrize("size", [(40, 40), (33, 27), (10, 80)])

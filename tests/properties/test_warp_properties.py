@@ -22,18 +22,81 @@ def cubic(x):
     return -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2 if x < 2 else 0.0
 
 
-def weight(resampling, at, pixel, scale):
+def weight(resampling, at, pixel, scale, aligned):
     """Weight of one source pixel along one axis for a position, from the definition."""
     if resampling == "average":
         return max(0.0, min(at + scale / 2, pixel + 1) - max(at - scale / 2, pixel))
     whole = round(scale)
-    width = max(1.0, whole if abs(scale - whole) < 0.05 else scale)
+    width = max(1.0, whole if abs(scale - whole) < 0.05 and not aligned else scale)
     distance = abs(pixel + 0.5 - at) / width
     return max(0.0, 1 - distance) if resampling == "bilinear" else cubic(distance)
 
 
-def matrix(resampling, positions, size, scale):
-    return np.array([[weight(resampling, at, pixel, scale) for pixel in range(size)] for at in positions])
+def matrix(resampling, positions, size, scale, aligned=False):
+    return np.array([[weight(resampling, at, pixel, scale, aligned) for pixel in range(size)] for at in positions])
+
+
+def longest(present):
+    """Most True in a row along the last axis."""
+    return np.array([max(len(run) for run in "".join("x" if p else " " for p in line).split(" ")) for line in present])
+
+
+def pieced(present, at, radius, scale):
+    """Whether half of the taps of each position, along the last axis of (positions, pixels), are in one piece."""
+    reach = radius * max(1.0, scale)
+    first = np.maximum(np.floor(at - reach + 0.5 + 1e-7), 0).astype(int)
+    stop = np.minimum(np.floor(at + reach + 0.5 + 1e-7), present.shape[1]).astype(int)
+    taps = np.arange(present.shape[1])
+    within = (taps >= first[:, None]) & (taps < stop[:, None])
+    return longest(present & within) >= (stop - first) // 2
+
+
+def aligned_means(resampling, data, valid, cols, rows, scale):
+    """Means along columns of what is valid, then along rows of what has a mean, at (cols, rows), 1-D; NaN if none.
+
+    And whether rounding cannot have decided which lines count.
+    """
+    wx = matrix(resampling, cols, data.shape[1], scale[0], aligned=True)
+    wy = matrix(resampling, rows, data.shape[0], scale[1], aligned=True)
+    weights = np.einsum("pw,hw->ph", wx, valid.astype("float64"))
+    full = np.abs(weights) > 1e-6 * wx.sum(axis=1, keepdims=True)
+    if resampling == "cubic":
+        full &= weights > 0
+        full &= np.stack(
+            [pieced(np.broadcast_to(line, (len(cols), line.size)), cols, 2, scale[0]) for line in valid], 1
+        )
+    with np.errstate(all="ignore"):
+        lines = np.where(full, np.einsum("pw,hw->ph", wx, np.where(valid, data, 0).astype("float64")) / weights, 0)
+        total = (wy * full).sum(axis=1)
+        found = total > 1e-6
+        if resampling == "cubic":
+            found &= pieced(full, rows, 2, scale[1])
+        means = np.where(found, (wy * lines).sum(axis=1) / total, np.nan)
+    sure = (np.abs(total) > 1e-2) & ~((weights != 0) & (np.abs(weights) < 1e-2)).any(axis=1)
+    for at, s in ((cols, scale[0]), (rows, scale[1])):
+        for edge in (-2, -1, 1, 2):
+            end = at + edge * max(1.0, s) + 0.5
+            sure &= np.abs(end - np.round(end)) > 1e-5
+    return means, sure
+
+
+def check_mode(data, mask, coords, got, got_valid):
+    for i, (col, row) in enumerate(zip(coords.cols.ravel(), coords.rows.ravel(), strict=True)):
+        spans = []
+        for at, scale in ((row, coords.scale[1]), (col, coords.scale[0])):
+            ends = at - scale / 2, at + scale / 2
+            if any(abs(end - round(end)) < 1e-5 for end in ends):
+                break  # rounding decides
+            spans.append(slice(max(0, math.floor(ends[0])), max(0, math.ceil(ends[1]))))
+        if len(spans) < 2:
+            continue
+        counts, best = {}, None
+        for value in data[tuple(spans)][mask[tuple(spans)]].tolist():
+            counts[value] = counts.get(value, 0) + 1
+            if best is None or counts[value] > counts[best]:
+                best = value
+        assert got_valid[i] == (best is not None)
+        assert got[i] == (best or 0)
 
 
 def means(resampling, data, valid, cols, rows, scale):
@@ -125,6 +188,9 @@ def test_equals_the_formulas(pair, seed, share, resampling):
 
 def check_means(resampling, data, mask, coords, containing, clear, got, got_valid):
     cols, rows = coords.cols.ravel(), coords.rows.ravel()
+    if resampling == "mode":
+        check_mode(data, mask, coords, got, got_valid)
+        return
     expected, share = means(resampling, data, mask, cols, rows, coords.scale)
     if resampling == "average":
         should = share > 1e-6
@@ -132,7 +198,11 @@ def check_means(resampling, data, mask, coords, containing, clear, got, got_vali
     else:
         should = containing
     assert (got_valid == should)[clear].all()
-    if resampling == "cubic":
+    if coords.separable and resampling != "average":
+        expected, sure = aligned_means(resampling, data, mask, cols, rows, coords.scale)
+        simple, simple_sure = aligned_means("bilinear", data, mask, cols, rows, coords.scale)
+        clear, expected = clear & sure & simple_sure, np.where(np.isnan(expected), simple, expected)
+    elif resampling == "cubic":
         simple, _ = means("bilinear", data, mask, cols, rows, coords.scale)
         if max(coords.scale) < 1.05:
             lean = missing_taps(mask, cols, rows)
