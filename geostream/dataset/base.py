@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from geostream.dataset.collate import Sample
+from geostream.dataset.plot import draw, style_of
 from geostream.dataset.prefetch import Prefetched, is_nothing_left, prefetched, submit
 from geostream.dataset.query import Query, parse_query
 from geostream.dataset.reproject import Origin
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from geopandas import GeoDataFrame
+    from matplotlib.figure import Figure
     from pyproj import CRS
 
     from geostream.dataset.compose import IntersectionDataset, UnionDataset
@@ -174,6 +176,27 @@ class GeoDataset(Dataset[Sample], abc.ABC):
         from geostream.dataset.compose import UnionDataset  # noqa: PLC0415 - it derives from this class
 
         return UnionDataset(self, other) if is_geo_dataset(other) else NotImplemented
+
+    def plot(self, sample: Sample, show_titles: bool = True, suptitle: str | None = None) -> Figure:
+        """Show a sample: its ``image``, ``mask`` and ``prediction``, as far as it has them. Needs matplotlib.
+
+        Images are shown in ``rgb_bands``, or in grey where the dataset does not read them (of files whose bands have no
+        names, the first three are shown, or the only one), stretched between the 2nd and the 98th percentile. Masks
+        have the colours of ``cmap``, which is the file's colour map unless the class says otherwise. The dates of a
+        time series stand in a row. What is not valid, according to ``mask_valid``, is left blank.
+
+        Args:
+            sample: what the dataset returned, perhaps with ``prediction``, shaped like ``mask``, added.
+            show_titles: whether each panel has a title.
+            suptitle: a title for all.
+
+        Returns:
+            The figure, which is also pyplot's current one.
+
+        Raises:
+            ConfigError: there is nothing to show, or matplotlib is not installed.
+        """
+        return draw(sample, style_of(self), show_titles=show_titles, suptitle=suptitle)
 
     def __len__(self) -> int:
         """Number of scenes in the index."""

@@ -44,7 +44,7 @@ class Origin:
 
     def leads_to(self, index: GeoDataFrame) -> bool:
         """Whether ``index`` was made from here, and not replaced or cut since."""
-        return index is self.result and len(index.index) == len(self.index)
+        return len(index) == len(self.index) and index is self.result
 
     def leading_to(self, index: GeoDataFrame) -> Origin:
         """The same, with the index that was made from it."""
