@@ -14,8 +14,9 @@ from geostream import transport
 from geostream.canvas import Canvas, Patch
 from geostream.errors import ConfigError, GeostreamError
 from geostream.opening import gdal_file, open_source
-from geostream.pipeline import Outcome, PriorityPool, Run, TileStore
+from geostream.pipeline import Outcome, PriorityPool, Run
 from geostream.plan import Job, MergeCosts, ReadPlan, Request, Source, plan_reads
+from geostream.tilestore import TileStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

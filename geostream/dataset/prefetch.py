@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
+from geostream.dataset.buffers import batch_tensor
 from geostream.reader import read_many, submit_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -95,7 +96,7 @@ def _with_batch_tensors(requests: Sequence[Request]) -> tuple[list[Request], dic
     drawing: dict[Request, Request] = {}
     drawn: dict[Request, Tensor] = {}
     for (dtype, shape), alike in samples.items():
-        batch = torch.from_numpy(np.empty((len(alike), *shape), dtype))
+        batch = batch_tensor((len(alike), *shape), dtype)
         for pixels, parts in zip(batch, alike, strict=True):
             if _is_complete(parts):
                 drawn[parts[0]] = pixels

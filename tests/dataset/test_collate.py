@@ -94,3 +94,37 @@ def test_merge_leaves_its_samples_alone_and_refuses_other_shapes():
     assert a["image"].tolist() == [[[0.0, 1.0]]]
     with pytest.raises(ConfigError, match="same shape"):
         merge_samples([a, image([[[2.0, 2.0, 2.0]]])])
+
+
+def test_samples_of_a_batch_are_parts_of_one_tensor_and_stack_without_a_copy(tmp_path):
+    from geostream.dataset import RasterDataset
+    from geostream.testing.rasters import write_cog
+
+    dataset = RasterDataset(write_cog(tmp_path / "a.tif", shape=(256, 256), count=3, blocksize=64, overviews=False))
+    x, y, _ = dataset.bounds
+    step = x.step * 64
+    queries = [(slice(x.start + i * step, x.start + (i + 1) * step), slice(y.stop - step, y.stop)) for i in range(4)]
+    samples = dataset.__getitems__(queries)
+    batch = stack_samples(samples)
+    assert batch["image"].data_ptr() == samples[0]["image"].data_ptr()
+    assert batch["image"].shape == (4, 3, 64, 64)
+    for sample, query in zip(batch["image"], queries, strict=True):
+        assert torch.equal(sample, dataset[query]["image"])
+    assert torch.equal(stack_samples(samples[1:])["image"], batch["image"][1:])
+    assert torch.equal(stack_samples(samples[::-1])["image"], batch["image"].flip(0))
+
+
+def test_memory_of_a_batch_is_used_again_only_once_nobody_holds_it():
+    from geostream.dataset.buffers import BufferPool
+
+    pool = BufferPool(limit=3000)
+    first = pool.take(1000)
+    address = first.ctypes.data
+    view = torch.from_numpy(first.view(np.float32).reshape(10, 25))[3]
+    del first
+    assert pool.take(1000).ctypes.data != address
+    del view
+    assert pool.take(1000).ctypes.data == address
+    big = pool.take(5000)
+    del big  # beyond the limit: not kept
+    assert pool.take(1000).ctypes.data == address
