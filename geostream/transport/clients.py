@@ -73,6 +73,10 @@ class ClientPool:
         self._routes: OrderedDict[tuple[str, Access], Route] = OrderedDict()
         self._clients: dict[Hashable, Route] = {}
 
+    def known_route(self, url: str, access: Access) -> Route | None:
+        """Return how to reach ``url``, if it was asked for before."""
+        return self._routes.get((url, access))
+
     async def route(self, url: str, access: Access) -> Route:
         """Return how to reach ``url``, making the filesystem on first use."""
         key = (url, access)

@@ -72,6 +72,9 @@ async def reach(pool: ClientPool, url: str, access: Access, what: str) -> Route:
         ReadError: No filesystem can be made for it: unknown protocol, missing package, wrong options.
         ConfigError: ``transport="obstore"`` cannot be had for it.
     """
+    known = pool.known_route(url, access)
+    if known is not None:
+        return known
     try:
         async with asyncio.timeout(access.retry.attempt_timeout):
             return await pool.route(url, access)
