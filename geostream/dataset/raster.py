@@ -60,8 +60,12 @@ class RasterDataset(GeoDataset):
         res: pixel size in CRS units, one number or (x, y); default that of the first file.
         bands: names out of ``all_bands``, in the order wanted (1-based numbers where the class names none).
         transforms: applied to every sample.
-        cache: accepted for TorchGeo's sake; headers are kept, and decoded tiles within the reader's bound.
-        time_series: stack dates, each a mosaic of its scenes, into (T, C, H, W) instead of one mosaic (C, H, W).
+        cache: accepted for TorchGeo's sake, and without effect: there are no open files to keep. Whatever it says, a
+            dataset keeps its files' headers, and a process the tiles it decoded last, up to a bound that all its
+            datasets share.
+        time_series: stack dates, each a mosaic of its scenes, into (T, C, H, W) instead of one mosaic (C, H, W). Scenes
+            are of one date if their names tell the same time: to stack days where names tell seconds, let the group
+            ``date`` match the day alone.
         storage_options: options of the fsspec filesystem, as in pandas.
         fs: an fsspec filesystem of the user's own, instead of options.
         index: a saved index (`geostream.load_index`) instead of listing and reading headers.
@@ -71,7 +75,8 @@ class RasterDataset(GeoDataset):
             property. Applies once, from source pixels to the sample's; pixels that lie on the source's grid are pasted.
         fill: value of pixels without data; default the file's nodata value, or 0.
         mosaic: where scenes overlap, the ``"first"`` or ``"last"`` by path, the ``"newest"`` or ``"oldest"`` by time,
-            or the ``"min"``, ``"max"`` or ``"mean"``; always of valid pixels only.
+            or the ``"min"``, ``"max"`` or ``"mean"``; always of valid pixels only. Scenes of which nothing can show,
+            because another without holes covers the chip, are not read.
         on_error: ``"raise"``; ``"skip"`` leaves a failing scene out, and lets another chip of the batch stand in for
             one that has nothing left (``sample["skipped"]``); ``"fill"`` leaves ``fill`` and ``mask_valid`` False.
         sidecars: whether to ask for the ``.msk``, ``.ovr`` and ``.aux.xml`` of lone remote files, which no listing
@@ -97,7 +102,8 @@ class RasterDataset(GeoDataset):
     is_image: bool = True
     """Whether samples hold ``image``; else ``mask``."""
     separate_files: bool = False
-    """Whether each band of a scene has its own file."""
+    """Whether each band of a scene has its own file. Files may differ in pixel size, extent and CRS: each is resampled
+    once, onto the sample's pixels. The scene lies where the first file does that is listed and wanted."""
     all_bands: tuple[str, ...] = ()
     """Names of the bands, in the file's order."""
     rgb_bands: tuple[str, ...] = ()
