@@ -74,7 +74,8 @@ def _most_frequent(values: Array, present: Bools) -> tuple[Array, Bools]:
     lines = np.arange(count)[:, None]
     ranked, here = values[lines, order], present[lines, order]
     starts = np.ones((count, taps), bool)
-    starts[:, 1:] = (ranked[:, 1:] != ranked[:, :-1]) | (here[:, 1:] != here[:, :-1])
+    same = (ranked[:, 1:] == ranked[:, :-1]) | (np.isnan(ranked[:, 1:]) & np.isnan(ranked[:, :-1]))
+    starts[:, 1:] = ~same | (here[:, 1:] != here[:, :-1])
     position = np.arange(taps)
     run = position - np.maximum.accumulate(np.where(starts, position, 0), axis=1) + 1
     score = np.where(here, run * taps + (taps - 1 - order), -1)

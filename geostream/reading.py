@@ -66,7 +66,7 @@ def read(
         res: pixel size of the output in units of its CRS, one number or (x, y); default the file's.
         shape: ``(height, width)`` of the output, instead of ``res``.
         bands: 1-based bands, in the order wanted; default all.
-        resampling: ``"nearest"``, ``"bilinear"``, ``"cubic"`` or ``"average"``.
+        resampling: ``"nearest"``, ``"bilinear"``, ``"cubic"``, ``"average"`` or ``"mode"``.
         storage_options: options of the fsspec filesystem, as in pandas.
         fs: an fsspec filesystem to use instead.
         sidecars: whether to look for mask, overview and metadata files beside a remote file (one request each); those
