@@ -238,6 +238,7 @@ class _InFlight(Iterator[Any]):
         self._queries: Iterator[list[Any]] | None = iter(loader.batch_sampler or ())
         self._ahead = LookAhead(loader.prefetch_batches, _AUTO_BYTES)
         self._counted = stats()
+        self._served = self._fetched = 0
         self._clock = time.perf_counter()
 
     def __next__(self) -> Any:
@@ -296,7 +297,10 @@ class _InFlight(Iterator[Any]):
         since = counted - self._counted
         threads = os.cpu_count() or 1
         busy = since.decode_seconds / ((now - self._clock) * threads)
-        self._ahead.delivered(waited=waited, busy=busy, cost=size + since.bytes)
+        self._served += 1
+        self._fetched += since.bytes
+        fetched = int(self._fetched / (self._served + len(self._started)))
+        self._ahead.delivered(waited=waited, busy=busy, cost=size + fetched)
         self._clock, self._counted = now, counted
 
 

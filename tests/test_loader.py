@@ -445,3 +445,16 @@ def test_cache_bytes_bound_what_is_kept_for_the_next_epoch(tmp_path, cache_bytes
         finally:
             set_cache_bytes(before)
     assert fetched == epochs_that_fetch
+
+
+def test_a_batch_that_is_gone_gives_its_memory_back_at_once(tmp_path):
+    path = write_cog(tmp_path / "a.tif", shape=(512, 512), count=1, blocksize=128, overviews=False)
+    dataset = RasterDataset(path)
+    sampler = RandomGeoSampler(dataset, 64, length=4 * 30, generator=seeded())
+    loader = DataLoader(dataset, batch_size=4, sampler=sampler, prefetch_batches=1)
+    gc.disable()  # references in circles would keep it until the collector came by
+    try:
+        addresses = {batch["image"].data_ptr() for batch in loader}
+    finally:
+        gc.enable()
+    assert len(addresses) <= 4

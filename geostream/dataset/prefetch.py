@@ -57,28 +57,54 @@ _current: ContextVar[Prefetched | None] = ContextVar("geostream_prefetched", def
 _validity: ContextVar[bool] = ContextVar("geostream_validity", default=False)
 
 
+class _Reading(Future[Prefetched]):
+    """A batch on its way. Cancelled, it cancels its reads; done, it holds nothing but its result.
+
+    Futures keep their callbacks for good. Were this one to refer to the reads, whose callback refers to it, every batch
+    would stay in memory until the garbage collector comes by.
+    """
+
+    def __init__(self, requests: list[Request], drawn: dict[Request, Tensor]) -> None:
+        super().__init__()
+        self._requests = requests
+        self._drawn = drawn
+        self._reads: Future[list[Outcome]] | None = None
+
+    def begin(self) -> None:
+        """Start the reads."""
+        reads = submit_many(self._requests)
+        self._reads = reads
+        reads.add_done_callback(self._finish)
+
+    def cancel(self) -> bool:
+        """Give the batch up, if it is not there yet."""
+        cancelled = super().cancel()
+        reads = self._reads
+        if cancelled and reads is not None:
+            reads.cancel()
+        return cancelled
+
+    def _finish(self, reads: Future[list[Outcome]]) -> None:
+        self._reads = None
+        if not self.set_running_or_notify_cancel():
+            return
+        error = reads.exception()
+        if error is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(Prefetched(dict(zip(self._requests, reads.result(), strict=True)), self._drawn))
+
+
 def submit(requests: Iterable[Request]) -> Future[Prefetched]:
     """Start reading; equal requests are read once, those with a layout into tensors that hold the whole batch."""
-    unique = list(dict.fromkeys(requests))
-    unique, drawn = _with_batch_tensors(unique)
-    result: Future[Prefetched] = Future()
+    unique, drawn = _with_batch_tensors(list(dict.fromkeys(requests)))
     if not unique:
-        result.set_result(Prefetched())
-        return result
-
-    def finish(done: Future[list[Outcome]]) -> None:
-        if not result.set_running_or_notify_cancel():
-            return
-        error = done.exception()
-        if error is not None:
-            result.set_exception(error)
-        else:
-            result.set_result(Prefetched(dict(zip(unique, done.result(), strict=True)), drawn))
-
-    reading = submit_many(unique)
-    reading.add_done_callback(finish)
-    result.add_done_callback(lambda outer: outer.cancelled() and reading.cancel())
-    return result
+        nothing: Future[Prefetched] = Future()
+        nothing.set_result(Prefetched())
+        return nothing
+    reading = _Reading(unique, drawn)
+    reading.begin()
+    return reading
 
 
 def _with_batch_tensors(requests: Sequence[Request]) -> tuple[list[Request], dict[Request, Tensor]]:
