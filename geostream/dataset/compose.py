@@ -216,13 +216,24 @@ def _requests(dataset: Any, query: GeoSlice) -> list[Request]:
 
 def _joined(first: gpd.GeoDataFrame, second: gpd.GeoDataFrame) -> gpd.GeoDataFrame:
     """Rows of both indexes, whose CRSs are the same if perhaps written differently."""
+    first, second = _in_naive_utc(first), _in_naive_utc(second)
     if first.crs is not None:
         second = second.set_crs(first.crs, allow_override=True)
     return pd.concat([first, second])
 
 
+def _in_naive_utc(frame: gpd.GeoDataFrame) -> gpd.GeoDataFrame:
+    """The index itself, or, where its times have a zone, a copy in UTC, so that times of any two indexes compare."""
+    times = frame.index
+    if times.left.tz is None:
+        return frame
+    ends = (end.tz_convert("UTC").tz_localize(None) for end in (times.left, times.right))
+    return frame.set_axis(pd.IntervalIndex.from_arrays(*ends, closed="both", name=times.name))
+
+
 def _overlay(first: gpd.GeoDataFrame, second: gpd.GeoDataFrame, *, spatial_only: bool) -> gpd.GeoDataFrame:
     """Index of what two indexes share: an area that is more than a line, and an interval that may be an instant."""
+    first, second = _in_naive_utc(first), _in_naive_utc(second)
     shapes1, shapes2 = (np.asarray(frame.geometry.values) for frame in (first, second))
     rows2, rows1 = shapely.STRtree(shapes1).query(shapes2, predicate="intersects")
     order = np.lexsort((rows2, rows1))

@@ -292,8 +292,16 @@ def test_an_index_may_hold_instants_and_time_zones(tmp_path):
     assert dataset[window(0, 0)]["dates"].tolist() == [moment.timestamp() for moment in at]
     assert dataset[*window(0, 0), slice(at[1], at[1])]["image"].unique().tolist() == [2]
     assert dataset[*window(0, 0), slice("2023-06-01T10:30:15", "2023-06-01T10:30:15")]["image"].unique().tolist() == [1]
-    pairs = dataset & dataset
-    assert pairs[window(0, 0)]["image"].shape == (2, 2, 64, 64)
+    assert (dataset & dataset)[window(0, 0)]["image"].shape == (2, 2, 64, 64)
+    plain = Scenes(tmp_path, time_series=True)
+    plain.index = plain.index.set_axis(
+        pd.IntervalIndex.from_arrays(at.tz_localize(None), at.tz_localize(None), closed="both", name="datetime")
+    )
+    for pairs in (dataset & plain, plain & dataset):
+        assert len(pairs) == 2
+        assert pairs[window(0, 0)]["dates"].tolist() == [moment.timestamp() for moment in at]
+    assert len(dataset | plain) == 4
+    assert (dataset | plain)[window(0, 0)]["image"].shape == (2, 1, 64, 64)
 
 
 def test_fill_stands_where_no_scene_has_data(tmp_path):
