@@ -227,8 +227,8 @@ def _in_naive_utc(frame: gpd.GeoDataFrame) -> gpd.GeoDataFrame:
     times = frame.index
     if times.left.tz is None:
         return frame
-    ends = (end.tz_convert("UTC").tz_localize(None) for end in (times.left, times.right))
-    return frame.set_axis(pd.IntervalIndex.from_arrays(*ends, closed="both", name=times.name))
+    left, right = (end.tz_convert("UTC").tz_localize(None) for end in (times.left, times.right))
+    return frame.set_axis(pd.IntervalIndex.from_arrays(left, right, closed="both", name=times.name))
 
 
 def _overlay(first: gpd.GeoDataFrame, second: gpd.GeoDataFrame, *, spatial_only: bool) -> gpd.GeoDataFrame:
