@@ -80,7 +80,7 @@ def decode_tile(data: Data, codec: TileCodec) -> Array:
 
     Returns:
         Array (rows, columns, samples) in native byte order, of the whole tile even at the raster's edge; uint8 where
-        the samples are single bits.
+        the samples are single bits, float32 where they are floats of 16.
 
     Raises:
         DecodeError: the bytes are not those of such a tile.
@@ -100,7 +100,7 @@ def decode_tile(data: Data, codec: TileCodec) -> Array:
         raise DecodeError(f"its {len(data)} bytes do not decode ({type(error).__name__}: {error})") from error
     if tile.shape != codec.shape:
         raise DecodeError(f"it decodes to an array of shape {tile.shape} where {codec.shape} was expected")
-    return tile
+    return tile.astype(np.float32) if tile.dtype == np.float16 else tile
 
 
 def _plain(data: Data, codec: TileCodec) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class TileCodec:
     dtype: np.dtype[Any]
     """Pixel type in the file's byte order; bool stands for one bit a pixel, most significant first."""
     shape: tuple[int, int, int]
-    """(rows, columns, samples) of a whole tile; samples is 1 where bands are stored one after the other."""
+    """(rows, columns, samples) of a whole tile or strip; samples is 1 where bands are stored one after the other."""
     photometric: int
     """TIFF photometric interpretation tag."""
     reverse_bits: bool = False
@@ -79,6 +79,8 @@ class TileTable:
     """uint64, same shape: compressed bytes of each tile; 0 for a sparse tile."""
     codec: TileCodec
     """How the tiles decode."""
+    strips: bool = False
+    """Whether they are strips: as wide as the image, and the last one of each plane only as high as what is left."""
 
     @property
     def across(self) -> int:
@@ -89,6 +91,14 @@ class TileTable:
     def down(self) -> int:
         """Tiles in a column."""
         return -(-self.height // self.codec.shape[0])
+
+    def codec_of(self, index: int) -> TileCodec:
+        """How one tile decodes."""
+        rows, columns, samples = self.codec.shape
+        left = self.height - (self.down - 1) * rows
+        if not self.strips or left == rows or index // self.across % self.down < self.down - 1:
+            return self.codec
+        return replace(self.codec, shape=(left, columns, samples))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -33,6 +33,8 @@ logging.getLogger("tifffile").setLevel(logging.CRITICAL)
 
 MAX_TILE_BYTES = 2**30
 """Bytes of a decoded tile beyond which its size is taken for a mistake, or malice."""
+MAX_STRIP_BYTES = 2**24
+"""Bytes of a decoded strip beyond which a window is better read by GDAL, line by line where the compression allows."""
 _REDUCED, _MASK = 1, 4
 _UNSIGNED = (3, 4, 13, 16, 18)
 """TIFF types of 16, 32 and 64 bits in which libtiff takes offsets."""
@@ -219,16 +221,15 @@ def _page_reason(page: tifffile.TiffPage, header: RasterHeader) -> str:
         return reason
     if page.samplesperpixel != header.count:
         return f"GDAL sees {header.count} bands in {page.samplesperpixel} samples"
-    if _native_dtype(page) != header.dtype:
+    stored = _native_dtype(page)
+    if (np.dtype(np.float32) if stored == np.float16 else stored) != header.dtype:
         return f"GDAL reads its pixels as {header.dtype}"
     return ""
 
 
 def _structure_reason(page: tifffile.TiffPage) -> str:
     """Why the page's tiles cannot be read one by one, or nothing."""
-    if not page.is_tiled:
-        return "it is stored in strips, not tiles"
-    if page.tiledepth != 1 or page.imagedepth != 1:
+    if page.imagedepth != 1 or (page.is_tiled and page.tiledepth != 1):
         return "it is a volume"
     if int(page.compression) not in SUPPORTED_COMPRESSIONS:
         return f"compression {int(page.compression)} is left to GDAL"
@@ -237,15 +238,17 @@ def _structure_reason(page: tifffile.TiffPage) -> str:
     codec = _codec(page)
     if codec.nbytes > MAX_TILE_BYTES:
         return f"tiles of {codec.nbytes} bytes are left to GDAL"
+    if not page.is_tiled and codec.nbytes > MAX_STRIP_BYTES:
+        return f"strips of {codec.nbytes} bytes are left to GDAL"
     return unsupported_reason(codec)
 
 
 def _native_dtype(page: tifffile.TiffPage) -> np.dtype[Any] | None:
-    """Pixel type of the page's samples; bool-sized bits come out as uint8, as GDAL gives them."""
+    """Pixel type of the page's samples as stored; single bits come out as uint8, as GDAL gives them."""
     if page.bitspersample == 1 and page.sampleformat == 1:
         return np.dtype(np.uint8)
     kind = {1: "u", 2: "i", 3: "f", 6: "c"}.get(page.sampleformat)
-    sizes = {"u": (8, 16, 32, 64), "i": (8, 16, 32, 64), "f": (32, 64), "c": (64, 128)}
+    sizes = {"u": (8, 16, 32, 64), "i": (8, 16, 32, 64), "f": (16, 32, 64), "c": (64, 128)}
     formats = page.tags.valueof(339)
     if kind is None or page.bitspersample not in sizes[kind] or len(set(np.atleast_1d(formats or 1))) > 1:
         return None
@@ -256,13 +259,15 @@ def _codec(page: tifffile.TiffPage) -> TileCodec:
     dtype = _native_dtype(page)
     if page.bitspersample == 1 or dtype is None:
         dtype = np.dtype(bool)
+    rows = page.tilelength if page.is_tiled else min(page.rowsperstrip or page.imagelength, page.imagelength)
+    columns = page.tilewidth if page.is_tiled else page.imagewidth
     lerc = page.tags.valueof(50674)
     subsampling = page.tags.valueof(530) or (2, 2)
     return TileCodec(
         compression=int(page.compression),
         predictor=int(page.predictor),
         dtype=dtype.newbyteorder(page.parent.byteorder),
-        shape=(page.tilelength, page.tilewidth, page.samplesperpixel if page.planarconfig == 1 else 1),
+        shape=(rows, columns, page.samplesperpixel if page.planarconfig == 1 else 1),
         photometric=int(page.photometric),
         reverse_bits=page.fillorder == 2,  # noqa: PLR2004 - the TIFF tag's value
         jpeg_tables=page.jpegtables,
@@ -272,7 +277,7 @@ def _codec(page: tifffile.TiffPage) -> TileCodec:
 
 
 def _table(page: tifffile.TiffPage, ifd: int) -> TileTable:
-    if any(page.tags[tag].dtype not in _UNSIGNED for tag in (324, 325)):
+    if any(page.tags[tag].dtype not in _UNSIGNED for tag in ((324, 325) if page.is_tiled else (273, 279))):
         raise ValueError("its tile offsets or byte counts are no unsigned integers")
     planes = 1 if page.planarconfig == 1 else page.samplesperpixel
     table = TileTable(
@@ -283,6 +288,7 @@ def _table(page: tifffile.TiffPage, ifd: int) -> TileTable:
         offsets=np.asarray(page.dataoffsets, dtype=np.uint64),
         counts=np.asarray(page.databytecounts, dtype=np.uint64),
         codec=_codec(page),
+        strips=not page.is_tiled,
     )
     tiles = planes * table.across * table.down
     if len(table.offsets) < tiles or len(table.counts) < tiles:

@@ -161,7 +161,7 @@ class Run:
     ) -> bool:
         """Put the job down for its tiles; whether all are to be fetched, none being there or on its way already."""
         store = self._store
-        codecs = {table.ifd: table.codec for table, _ in tables_of(job)}
+        tables = {table.ifd: table for table, _ in tables_of(job)}
         hits = 0
         with store.lock:
             for key in keys:
@@ -173,7 +173,7 @@ class Run:
                     continue
                 pending = store.pending.get(shared)
                 if pending is None:
-                    pending = store.pending[shared] = fresh[key] = PendingTile(shared, codecs[key[1]])
+                    pending = store.pending[shared] = fresh[key] = PendingTile(shared, tables[key[1]].codec_of(key[2]))
                 elif key not in fresh:
                     hits += 1
                 pending.wanted.append((self, number))

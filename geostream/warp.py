@@ -301,7 +301,7 @@ class _Stock:
                 found = found | lean if simple_found is None else np.where(lean, simple_found, found)
         return values, found
 
-    def _weighted_by_axis(self, places: _Places, kernel: Kernel, x: Taps, y: Taps) -> tuple[Array, Bools]:
+    def _weighted_by_axis(self, places: _Places, kernel: Kernel, x: Taps, y: Taps) -> tuple[Array, Bools | None]:
         """As `weighted` where the grids are aligned: means along columns, then means of these along rows.
 
         That is how GDAL reads at reduced resolution: a line counts in full if anything of it is valid, and in a cubic

@@ -6,6 +6,7 @@ import zlib
 import imagecodecs
 import numpy as np
 import pytest
+import rasterio
 import tifffile
 
 import geostream as gs
@@ -175,11 +176,69 @@ def test_sizes_that_no_block_divides(tmp_path, shape, compress):
         assert_reads_as_gdal(path)
 
 
+STRIPS = [
+    ("uint8", "band", 1, False),
+    ("int16", "pixel", 2, True),
+    ("float32", "pixel", 3, False),
+    ("float64", "band", 1, True),
+]
+
+
+@pytest.mark.parametrize("rows", [1, 7, 16, 55, H])
+@pytest.mark.parametrize("compress", ["NONE", "DEFLATE", "LZW", "ZSTD", "PACKBITS", "LERC", "LERC_ZSTD"])
+def test_strips(tmp_path, compress, rows):
+    for number, (dtype, interleave, predictor, big_endian) in enumerate(STRIPS):
+        path = write_cog(
+            tmp_path / f"{number}.tif",
+            noise(dtype, 3),
+            compress=compress,
+            predictor=predictor if compress in {"DEFLATE", "LZW", "ZSTD"} else 1,
+            interleave=interleave,
+            big_endian=big_endian,
+            mask=~HOLES if number % 2 else None,
+            blocksize=None,
+            blockysize=rows,
+            driver="GTiff",
+            overviews=[2],
+        )
+        assert_reads_as_gdal(path)
+        with rasterio.open(path, overview_level=0) as overview:
+            assert gs.read(path, shape=overview.shape).data.tobytes() == overview.read().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("compress", "count", "photometric"),
+    [("JPEG", 1, None), ("JPEG", 3, "RGB"), ("JPEG", 3, "YCBCR"), ("WEBP", 3, None)],
+)
+def test_strips_of_pictures(tmp_path, compress, count, photometric):
+    for rows in (16, 32, 48):
+        data = scene(H, W, count, seed=3)
+        options = {"blocksize": None, "blockysize": rows, "driver": "GTiff", "photometric": photometric}
+        assert_reads_as_gdal(write_cog(tmp_path / f"{rows}.tif", data, compress=compress, **options))
+
+
+def test_sparse_strips(tmp_path):
+    data = noise("uint16", 2)
+    data[:, 20:60] = 0
+    layout = {"blocksize": None, "blockysize": 10, "driver": "GTiff", "sparse": True, "overviews": False}
+    for interleave in ("pixel", "band"):
+        assert_reads_as_gdal(write_cog(tmp_path / f"{interleave}.tif", data, interleave=interleave, **layout))
+
+
+def test_strips_too_large_to_read_a_window_of_are_left_to_gdal(tmp_path):
+    data = np.broadcast_to(np.arange(4200, dtype=np.uint8), (1, 4200, 4200))
+    path = write_cog(tmp_path / "a.tif", data, blocksize=None, blockysize=4200, driver="GTiff", overviews=False)
+    info = gs.info(path)
+    assert info["reader"] == "rasterio"
+    assert "strips of 17640000 bytes" in info["reason"]
+    assert (gs.read(path, window=(4000, 4000, 50, 50)).data == data[:, 4000:4050, 4000:4050]).all()
+
+
 @pytest.mark.parametrize(("bits", "dtype"), [(1, "uint8"), (2, "uint8"), (4, "uint8"), (12, "uint16"), (16, "float32")])
 def test_odd_numbers_of_bits(tmp_path, bits, dtype):
     data = RNG.integers(0, 2 ** min(bits, 10), (2, H, W)).astype(dtype)
     path = write_cog(tmp_path / "a.tif", data, nbits=bits, driver="GTiff", blocksize=64, overviews=False)
-    assert_reads_as_gdal(path, reader="geostream" if bits == 1 else "rasterio")
+    assert_reads_as_gdal(path, reader="geostream" if bits in {1, 16} else "rasterio")
 
 
 @pytest.mark.parametrize("compression", [None, "zlib", "lzw"])

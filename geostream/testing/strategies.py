@@ -49,7 +49,7 @@ class RasterProfile:
     """Bands."""
     dtype: str
     """Type of the pixels."""
-    blocksize: tuple[int, int]
+    blocksize: tuple[int, int] | None
     """Rows and columns of a tile, multiples of 16."""
     compress: str
     """Compression."""
@@ -125,7 +125,7 @@ def profiles(
         width=draw(sizes),
         count=draw(st.integers(1, max_count)),
         dtype=dtype,
-        blocksize=draw(st.one_of(st.just((square, square)), st.tuples(edge, edge))),
+        blocksize=draw(st.one_of(st.just((square, square)), st.tuples(edge, edge), st.none())),
         compress=compress,
         predictor=draw(st.sampled_from(predictors)),
         interleave=draw(st.sampled_from(["pixel", "band"])),
