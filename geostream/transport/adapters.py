@@ -66,6 +66,8 @@ class Meter:
     """The last request, where the client that sent it shows it."""
     plain: bool = False
     """Whether the range came from the very URL, without redirects and cookies: any client would have got it."""
+    crowded: bool = True
+    """Whether so many requests are under way that the interpreter sets their pace, or obstore was asked for."""
 
 
 _METER: contextvars.ContextVar[Meter | None] = contextvars.ContextVar("geostream_meter", default=None)

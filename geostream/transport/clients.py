@@ -70,6 +70,8 @@ class ClientPool:
         self._lasting = lasting
         self.archives: Archives | None = None
         self.in_flight = asyncio.Semaphore(IN_FLIGHT)
+        self.under_way = 0
+        """Attempts being made."""
         self._routes: OrderedDict[tuple[str, Access], Route] = OrderedDict()
         self._clients: dict[Hashable, Route] = {}
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from geostream.transport.clients import ClientPool, Route
     from geostream.transport.retry import RetryPolicy
 
+_CROWD = 64
+"""Requests under way from which on obstore's threads gain more than its silence about failed ones costs: with fewer,
+every byte of every answer is counted."""
 _CHECK_PROTOCOL = "Check the URL's protocol, that the package it needs is installed, and storage_options="
 
 __all__ = ["archives_of", "failure_to_error", "get_range", "reach"]
@@ -52,7 +55,7 @@ async def get_range(url: str, access: Access, start: int, stop: int, *, etag: st
     if is_member(url):
         return await archives_of(pool).get_range(url, access, start, stop, etag)
     route = await reach(pool, url, access, what)
-    failure, attempts = await _attempts(pool, route, Ask(route.path, start, stop, etag), access.retry)
+    failure, attempts = await _attempts(pool, route, Ask(route.path, start, stop, etag), access)
     if isinstance(failure, AttemptFailed):
         raise failure_to_error(failure, url, what, attempts)
     return failure
@@ -87,14 +90,20 @@ async def reach(pool: ClientPool, url: str, access: Access, what: str) -> Route:
     raise failure_to_error(failure, url, what, 0)
 
 
-async def _attempts(pool: ClientPool, route: Route, ask: Ask, policy: RetryPolicy) -> tuple[Body | AttemptFailed, int]:
+async def _attempts(pool: ClientPool, route: Route, ask: Ask, access: Access) -> tuple[Body | AttemptFailed, int]:
     """Try until there is an answer or no sense in trying; return it, or the last failure, and the attempts made."""
     began = time.monotonic()
+    policy = access.retry
     attempt = 0
     while True:
         attempt += 1
         async with pool.in_flight:
-            outcome = await _attempt(route, ask, policy, attempt)
+            pool.under_way += 1
+            try:
+                meter = Meter(crowded=access.transport == "obstore" or pool.under_way >= _CROWD)
+                outcome = await _attempt(route, ask, policy, attempt, meter)
+            finally:
+                pool.under_way -= 1
         if not isinstance(outcome, Again) or attempt >= policy.attempts:
             return outcome, attempt
         delay = policy.delay(attempt, outcome.retry_after)
@@ -103,8 +112,7 @@ async def _attempts(pool: ClientPool, route: Route, ask: Ask, policy: RetryPolic
         await asyncio.sleep(delay)
 
 
-async def _attempt(route: Route, ask: Ask, policy: RetryPolicy, attempt: int) -> Body | AttemptFailed:
-    meter = Meter()
+async def _attempt(route: Route, ask: Ask, policy: RetryPolicy, attempt: int, meter: Meter) -> Body | AttemptFailed:
     began = time.perf_counter()
     limit = policy.timeout_for(ask.stop - ask.start)
     try:

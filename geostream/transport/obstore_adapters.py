@@ -29,9 +29,10 @@ _REQUEST_PAYER, _AGENT = "x-amz-request-payer", "user-agent"
 class ObstoreHttpAdapter:
     """http(s) through obstore, once an origin's first answer shows that it is as good.
 
-    That first answer comes through aiohttp. Where it is no 206, or came by a redirect or with a cookie, so does
-    everything else from there; so do URLs with a query (signed ones) or a user name. What obstore does not show, nobody
-    can count: redirects of later answers, and the bytes of bodies that broke off or were refused.
+    That first answer comes through aiohttp, as all do while few requests are under way: obstore gains nothing then.
+    Where it is no 206, or came by a redirect or with a cookie, so does everything else from there; so do URLs with a
+    query (signed ones) or a user name. What obstore does not show, nobody can count: redirects of later answers, and
+    the bytes of bodies that broke off or were refused.
     """
 
     def __init__(self, other: HttpAdapter, mapped: Mapped) -> None:
@@ -50,10 +51,10 @@ class ObstoreHttpAdapter:
             return await self._other.fetch(ask, meter)
         origin, key = place
         relay = self._relays.get(origin)
-        if relay is not None:
+        if relay is not None and meter.crowded:
             return await relay.fetch(ask, key, meter, lambda: self._other.fetch(ask, meter))
         body = await self._other.fetch(ask, meter)
-        if meter.plain and usable():
+        if relay is None and meter.plain and meter.crowded and usable():
             self._relays[origin] = _http_relay(origin, self._headers)
         return body
 

@@ -126,7 +126,7 @@ class S3Adapter:
             async def fetch_direct() -> Body:
                 return await self._fetch_direct(direct, keys, place, ask, meter)
 
-            relay = self._relay(place, direct, keys)
+            relay = self._relay(place, direct, keys) if meter.crowded else None
             if relay is None:
                 return await fetch_direct()
             return await relay.fetch(ask, key, meter, fetch_direct, lambda: self._fetch_by_botocore(place, ask, meter))

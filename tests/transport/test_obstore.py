@@ -58,7 +58,7 @@ def read(url, access, start=5, stop=10, **words):
     return run(get_range(url, access, start, stop, **words))
 
 
-@pytest.mark.parametrize("transport", ["auto", "obstore", "fsspec"])
+@pytest.mark.parametrize("transport", ["obstore", "fsspec"])
 def test_the_first_answer_is_anothers_and_the_rest_obstores(place, data, quick, calls, transport):
     url_for, options = place
     access = Access(options, retry=quick, transport=transport)
@@ -68,6 +68,21 @@ def test_the_first_answer_is_anothers_and_the_rest_obstores(place, data, quick, 
     }
     assert type(bodies[2].bytes) is bytes
     assert calls == ([] if transport == "fsspec" else [KEY, KEY])
+
+
+def test_by_default_it_is_for_crowds(place, data, quick, calls):
+    url_for, options = place
+    access = Access(options, retry=quick)
+    for _ in range(3):
+        assert read(url_for(KEY), access).bytes == data[5:10]
+    assert calls == []
+
+    async def together(count):
+        return await asyncio.gather(*(get_range(url_for(KEY), access, i, i + 9) for i in range(count)))
+
+    for count in (40, 200, 200):
+        assert [body.bytes for body in run(together(count))] == [data[i : i + 9] for i in range(count)]
+    assert 0 < len(calls) < 400
 
 
 def test_sessions_use_none_of_it(place, data, quick, calls):
