@@ -44,6 +44,10 @@ __all__ = [
 
 _EDGE_PARTS = 32
 """Straight pieces that stand for a footprint's longer side after reprojection."""
+_INNER_POINTS = 7
+"""On each axis, points inside a footprint that must come to lie inside it after reprojection."""
+_BOX_POINTS = 65
+"""On each axis, points inside a footprint around whose images a box is laid."""
 _HALF_TURN = 180.0
 _WGS84 = "EPSG:4326"
 
@@ -110,8 +114,9 @@ def footprint(grid: Grid, crs: CRS | None) -> Geometry:
 def projected(shapes: Sequence[Geometry], source: CRS | None, target: CRS | None) -> list[Geometry]:
     """Polygons carried from one CRS to another, with points added along their edges so that these may bend.
 
-    A polygon that crosses the antimeridian becomes its two parts. Where some points have no image in ``target``, the
-    box around the others stands for the polygon.
+    A polygon that crosses the antimeridian becomes its two parts. Where some points have no image in ``target``, or its
+    edges do not go around its inside there (a pole lies within, or the world is cut open elsewhere), a box stands for
+    the polygon.
 
     Raises:
         ConfigError: one of the two is None, or a polygon has no image at all.
@@ -137,8 +142,41 @@ def _project(shape: Geometry, transformer: Transformer, *, wraps: bool) -> Geome
         raise ConfigError(
             f"the area {shape.bounds} of {transformer.source_crs} has no place in {transformer.target_crs}"
         )
-    if not finite.all():
-        return shapely.box(*moved[finite].min(axis=0), *moved[finite].max(axis=0))
+    if finite.all():
+        outline = _outline(dense, moved.copy(), wraps=wraps)
+        if shapely.intersects_xy(outline, *_project_inside(shape, transformer, _INNER_POINTS).T).all():
+            return outline
+    return _box_around(shape, moved[finite], transformer, wraps=wraps)
+
+
+def _project_inside(shape: Geometry, transformer: Transformer, count: int) -> NDArray[np.float64]:
+    """Images (n, 2) of points inside a polygon, ``count`` on each axis of its box, as far as they have one."""
+    xmin, ymin, xmax, ymax = shape.bounds
+    steps = (np.arange(count) + 0.5) / count
+    x, y = (line.ravel() for line in np.meshgrid(xmin + steps * (xmax - xmin), ymin + steps * (ymax - ymin)))
+    within = shapely.contains_xy(shape, x, y)
+    moved = np.column_stack(transformer.transform(x[within], y[within]))
+    found: NDArray[np.float64] = moved[np.isfinite(moved).all(axis=1)]
+    return found
+
+
+def _box_around(shape: Geometry, edge: NDArray[np.float64], transformer: Transformer, *, wraps: bool) -> Geometry:
+    """A box around a polygon's image, of which ``edge`` is known: rather too large, up to a pole that lies within."""
+    points = np.concatenate([edge, _project_inside(shape, transformer, _BOX_POINTS)])
+    margin = 2 * np.ptp(points, axis=0) / _BOX_POINTS  # between two points there may be a jump
+    low, high = points.min(axis=0) - margin, points.max(axis=0) + margin
+    if wraps:
+        low, high = np.maximum(low, [-_HALF_TURN, -_HALF_TURN / 2]), np.minimum(high, [_HALF_TURN, _HALF_TURN / 2])
+    if wraps and high[0] - low[0] > _HALF_TURN:
+        low[0], high[0] = -_HALF_TURN, _HALF_TURN
+        poles = np.array([-_HALF_TURN / 2, _HALF_TURN / 2])
+        within = shapely.intersects_xy(shape, *transformer.transform([0, 0], poles, direction="INVERSE"))
+        low[1], high[1] = min([low[1], *poles[within]]), max([high[1], *poles[within]])
+    return shapely.box(*low, *high)
+
+
+def _outline(dense: Geometry, moved: NDArray[np.float64], *, wraps: bool) -> Geometry:
+    """The polygon with its points at ``moved``."""
     if wraps and np.ptp(moved[:, 0]) > _HALF_TURN and np.ptp(moved[:, 0] % (2 * _HALF_TURN)) < _HALF_TURN:
         moved[:, 0] %= 2 * _HALF_TURN
         return _split_at_antimeridian(shapely.set_coordinates(dense, moved))

@@ -5,11 +5,13 @@ import pandas as pd
 import pytest
 import shapely
 from affine import Affine
-from pyproj import CRS
+from pyproj import CRS, Transformer
 
+from geostream import RasterDataset
 from geostream.errors import ConfigError
 from geostream.grid import Grid
 from geostream.index import SceneLookup, converted_res, footprint, projected, scene_frame
+from geostream.testing.rasters import write_cog
 
 UTM32 = CRS.from_epsg(32632)
 WGS84 = CRS.from_epsg(4326)
@@ -93,6 +95,38 @@ def test_a_footprint_across_the_antimeridian_becomes_two_parts():
     assert west.bounds[0] == pytest.approx(-180)
     assert east.bounds[2] == pytest.approx(180)
     assert west.bounds[2] - west.bounds[0] + east.bounds[2] - east.bounds[0] < 2
+
+
+@pytest.mark.parametrize(
+    ("source", "transform", "size", "target"),
+    [
+        ("EPSG:3031", Affine(10_000, 0, -3e6, 0, -10_000, 3e6), (600, 600), "EPSG:4326"),  # around the south pole
+        ("EPSG:3413", Affine(10_000, 0, -3e6, 0, -10_000, 3e6), (600, 400), "EPSG:4326"),  # the north pole off centre
+        ("EPSG:4326", Affine(1, 0, -180, 0, -1, 90), (360, 180), "EPSG:3857"),
+        ("EPSG:4326", Affine(1, 0, 0, 0, -1, 90), (360, 180), "EPSG:3857"),  # longitudes 0 to 360
+        ("EPSG:4326", Affine(1, 0, -180, 0, -1, 90), (360, 180), "EPSG:32632"),  # parts have no place there
+        ("EPSG:4326", Affine(1, 0, -180, 0, -1, 90), (360, 180), "EPSG:3031"),
+        ("EPSG:32601", Affine(1000, 0, 150_000, 0, -1000, 7e6), (100, 100), "EPSG:4326"),
+        ("EPSG:32660", Affine(1000, 0, 650_000, 0, -1000, 7e6), (300, 300), "EPSG:4326"),  # across the antimeridian
+    ],
+)
+def test_a_footprint_holds_what_the_raster_shows(source, transform, size, target):
+    grid = Grid(*size, transform, CRS.from_user_input(source))
+    shape = footprint(grid, CRS.from_user_input(target))
+    cols, rows = np.random.default_rng(0).uniform(0.01, 0.99, (2, 5000)) * np.array(size)[:, None]
+    x, y = transform @ (cols, rows)
+    points = np.column_stack(Transformer.from_crs(source, target, always_xy=True).transform(x, y))
+    points = points[np.isfinite(points).all(axis=1)]
+    assert len(points) > 4000
+    assert shapely.intersects_xy(shape, points[:, 0], points[:, 1]).all()
+
+
+def test_a_pole_is_found(tmp_path):
+    write_cog(
+        tmp_path / "a.tif", count=1, shape=(120, 120), crs="EPSG:3031", transform=Affine(5e4, 0, -3e6, 0, -5e4, 3e6)
+    )
+    dataset = RasterDataset(tmp_path, crs="EPSG:4326", res=0.25, valid=True)
+    assert dataset[40:50, -89.9:-85]["mask_valid"].all()
 
 
 def test_areas_without_a_place_are_refused():
