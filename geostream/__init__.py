@@ -33,9 +33,11 @@ if TYPE_CHECKING:
         stack_samples,
         unbind_samples,
     )
+    from geostream.index import load_index
     from geostream.loader import DataLoader
     from geostream.reading import info, read
     from geostream.samplers import Units
+    from geostream.scan import build_index
 
 __version__ = "0.1.0"
 
@@ -55,8 +57,10 @@ __all__ = [
     "UnionDataset",
     "Units",
     "__version__",
+    "build_index",
     "concat_samples",
     "info",
+    "load_index",
     "merge_samples",
     "read",
     "samplers",
@@ -66,6 +70,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "build_index": "geostream.scan",
+    "load_index": "geostream.index",
     "DataLoader": "geostream.loader",
     "GeoDataModule": "geostream.datamodule",
     "GeoDataset": "geostream.dataset",

@@ -88,8 +88,9 @@ def _named(error: GeostreamError, source: Source) -> GeostreamError:
     name = redact(source.url)
     if str(error).startswith(name):
         return error
+    why = str(error).rstrip(".")
     return type(error)(
-        f"{name}: not readable as a raster: {error}. If it is none, keep it out by a narrower path or filename_glob.",
+        f"{name}: not readable as a raster: {why}. If it is none, keep it out by a narrower path or filename_glob.",
         url=source.url,
     )
 

@@ -9,7 +9,6 @@ import asyncio
 import fnmatch
 import os
 import re
-import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -259,14 +258,20 @@ async def _list(paths: Paths, glob: str, access: Access, *, probe: bool) -> List
     listed = await asyncio.gather(*(_list_one(root, access, probe=probe) for root in roots))
     found: set[str] = set()
     everything: set[str] = set()
+    barren: list[str] = []
     for root, urls in zip(roots, listed, strict=True):
         matching = {
             url for url in urls if name_matches(url, glob) and (glob.startswith(".") or not _is_hidden(url, root))
         }
-        if not matching and len(roots) > 1:
-            warnings.warn(f"no file at {redact(root)} matches {glob!r}: ignored", UserWarning, stacklevel=2)
+        if not matching:
+            barren.append(redact(root))
         found |= matching
         everything |= set(urls)
+    if found and barren:
+        raise NotFoundError(
+            f"of {len(roots)} paths, {len(barren)} do not exist or hold no file that matches {glob!r}: "
+            f"{', '.join(barren)}. None is left out silently: correct them, or take them off the list"
+        )
     beside = {url: tuple(name for name in _sidecar_names(url) if name in everything) for url in found}
     return Listing(tuple(sorted(found)), {url: names for url, names in beside.items() if names})
 

@@ -76,9 +76,10 @@ def test_globs_and_directories_at_any_depth(folder):
     assert list_scenes(folder, "x*", Access()).urls == ()
 
 
-def test_a_path_without_matches_among_others_is_told(folder, tmp_path):
-    with pytest.warns(UserWarning, match="no file at"):
-        assert len(list_scenes([folder, tmp_path], "*", Access()).urls) == 3
+def test_a_path_without_matches_among_others_is_an_error(folder, tmp_path):
+    for other in (tmp_path, tmp_path / "mistyped", tmp_path / "absent.tif"):
+        with pytest.raises(gs.NotFoundError, match=f"of 2 paths, 1 do not exist .*{other}"):
+            list_scenes([folder, other], "*", Access())
 
 
 def test_sidecars_are_attached_and_never_scenes(folder, tmp_path):

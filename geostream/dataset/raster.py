@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -162,6 +163,7 @@ class RasterDataset(GeoDataset):
                 self.paths, self.filename_glob, self._access, self._files_to_open, probe_sidecars=probe_sidecars
             )
             self._files = list(listing.urls)
+            self._tell_of_others(listing.urls)
             return self._band_files.scenes(listing.urls)
         if self.paths != _DEFAULT_PATHS:
             raise ConfigError("paths= and index= contradict each other: an index holds the files' places")
@@ -183,6 +185,17 @@ class RasterDataset(GeoDataset):
                 f"none begins as filename_regex {self.filename_regex!r} says"
             )
         return [*scenes, *(part for url in scenes for part, _ in self._band_files.parts(url))]
+
+    def _tell_of_others(self, listed: Sequence[str]) -> None:
+        """Warn of files that the pattern of names leaves out: it is a filter, but perhaps not meant to be one."""
+        others = [redact(url) for url in listed if not self._band_files.pattern.matches(url)]
+        if others:
+            warnings.warn(
+                f"{len(others)} of {len(listed)} files that match filename_glob {self.filename_glob!r} are left out, "
+                f"since their names do not begin as filename_regex {self.filename_regex!r} says, such as {others[0]}",
+                UserWarning,
+                stacklevel=4,
+            )
 
     def _check_fill(self, scene: Scene) -> None:
         option, fill = self._options.dtype or self.dtype, self._options.fill
