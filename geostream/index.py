@@ -119,13 +119,19 @@ def projected(shapes: Sequence[Geometry], source: CRS | None, target: CRS | None
     the polygon.
 
     Raises:
-        ConfigError: one of the two is None, or a polygon has no image at all.
+        ConfigError: one of the two is None, PROJ knows no way between them, or a polygon has no image at all.
     """
     if source is None or target is None:
         raise ConfigError(
             "a raster without a CRS cannot be combined with a CRS: leave crs=None for all, or georeference the file"
         )
-    transformer = Transformer.from_crs(source, target, always_xy=True)
+    try:
+        transformer = Transformer.from_crs(source, target, always_xy=True)
+    except ProjError as error:
+        raise ConfigError(
+            f"PROJ knows no way from {source.name!r} to {target.name!r}: {error}. Ask for a crs on the same celestial "
+            "body, or leave crs out"
+        ) from error
     return [_project(shape, transformer, wraps=target.is_geographic) for shape in shapes]
 
 

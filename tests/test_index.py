@@ -121,6 +121,12 @@ def test_a_footprint_holds_what_the_raster_shows(source, transform, size, target
     assert shapely.intersects_xy(shape, points[:, 0], points[:, 1]).all()
 
 
+def test_another_celestial_body_is_refused_in_words():
+    mars = Grid(10, 10, Affine(0.1, 0, 0, 0, -0.1, 0), CRS.from_user_input("IAU_2015:49900"))
+    with pytest.raises(ConfigError, match="same celestial body"):
+        footprint(mars, WGS84)
+
+
 def test_a_pole_is_found(tmp_path):
     write_cog(
         tmp_path / "a.tif", count=1, shape=(120, 120), crs="EPSG:3031", transform=Affine(5e4, 0, -3e6, 0, -5e4, 3e6)
