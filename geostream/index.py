@@ -16,7 +16,7 @@ from pyproj import Transformer
 from pyproj.exceptions import ProjError
 
 from geostream.errors import ConfigError, NotFoundError
-from geostream.grid import PASTE_TOLERANCE, Grid, parse_crs, same_crs
+from geostream.grid import PASTE_TOLERANCE, Grid, Window, parse_crs, same_crs
 from geostream.header import MaskKind
 
 if TYPE_CHECKING:
@@ -205,9 +205,18 @@ def converted_res(grid: Grid, target: CRS | None) -> tuple[float, float]:
     """
     if grid.crs is None or target is None or same_crs(grid.crs, target):
         return grid.res
+    wkt, target_wkt = grid.crs.to_wkt(), target.to_wkt()
+    halves = [grid.part(Window(at, 0, max(1, grid.width // 2), grid.height)) for at in (0, grid.width // 2)]
     try:
+        # GDAL takes a box across the antimeridian for one around the earth; one half of it does not cross.
+        whole = (
+            part
+            for part in (grid, *halves)
+            if (box := rasterio.warp.transform_bounds(wkt, target_wkt, *part.bounds))[0] < box[2]
+        )
+        part = next(whole, grid)
         transform, _, _ = rasterio.warp.calculate_default_transform(
-            grid.crs.to_wkt(), target.to_wkt(), grid.width, grid.height, *grid.bounds
+            wkt, target_wkt, part.width, part.height, *part.bounds
         )
     except Exception as error:  # rasterio lets GDAL's own exception classes through
         raise ConfigError(f"the resolution of {grid.bounds} cannot be converted, pass res=: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from operator import index
@@ -14,6 +15,7 @@ from affine import Affine
 
 from geostream.errors import ConfigError, GeostreamError, NotFoundError, QueryError, redact
 from geostream.grid import Grid, Window, parse_crs, same_crs
+from geostream.index import converted_res
 from geostream.opening import open_source
 from geostream.plan import Request, Source, plan_job
 from geostream.reader import Patch, read_many
@@ -36,18 +38,21 @@ __all__ = ["info", "read"]
 SIDECAR_SUFFIXES = (".msk", ".ovr", ".msk.ovr", ".aux.xml")
 """What GDAL's sidecar files add to the raster's name."""
 
+MAX_OUTPUT = 2**34
+"""Bytes of the largest output that `read` takes on."""
+
 
 def read(
     url: str | os.PathLike[str],
     *,
-    window: Sequence[float] | None = None,
+    window: Any = None,
     bounds: Sequence[float] | None = None,
     bounds_crs: Any = None,
     crs: Any = None,
     res: float | tuple[float, float] | None = None,
     shape: tuple[int, int] | None = None,
     bands: Sequence[int] | int | None = None,
-    resampling: str = "nearest",
+    resampling: Any = "nearest",
     storage_options: Mapping[str, Any] | None = None,
     fs: AbstractFileSystem | None = None,
     sidecars: bool = False,
@@ -59,7 +64,8 @@ def read(
 
     Args:
         url: local path, any fsspec URL, or a GDAL ``/vsi…/`` path.
-        window: ``(col_off, row_off, width, height)`` in pixels of the file; it may leave the raster.
+        window: ``(col_off, row_off, width, height)`` in pixels of the file, or rasterio's `Window`; it may
+            leave the raster.
         bounds: ``(xmin, ymin, xmax, ymax)``, instead of ``window``; x is longitude or easting.
         bounds_crs: CRS of ``bounds``; default ``crs``.
         crs: CRS of the output; default the file's.
@@ -84,6 +90,7 @@ def read(
         QueryError: ``bounds`` lie outside the raster.
         ConfigError: arguments that contradict each other, unknown bands or resampling.
     """
+    resampling = getattr(resampling, "name", resampling)  # rasterio's Resampling, for one
     if resampling not in RESAMPLINGS:
         raise ConfigError(f"resampling={resampling!r} is unknown: choose one of {', '.join(RESAMPLINGS)}")
     if window is not None and bounds is not None:
@@ -102,7 +109,9 @@ def read(
         _shape(shape),
     )
     source, header = _open(url, Access(storage_options, fs, transport=transport), sidecars=sidecars)
-    request = Request(replace(source, header=header), place.grid(header.grid, source.url), wanted, resampling)
+    grid = place.grid(header.grid, source.url, header.ground)
+    request = Request(replace(source, header=header), grid, wanted, resampling)
+    _check_size(request, header)
     (outcome,) = read_many([request])
     if isinstance(outcome, Exception):
         raise outcome
@@ -264,19 +273,21 @@ class _Place:
     res: tuple[float, float] | None
     shape: tuple[int, int] | None
 
-    def grid(self, source: Grid, url: str) -> Grid:
-        """The output grid, for a file whose grid is ``source``."""
+    def grid(self, source: Grid, url: str, ground: Grid | None = None) -> Grid:
+        """The output grid, for a file whose grid is ``source``, or ``ground`` by its control points."""
         if (self.crs is not None or self.bounds_crs is not None) and source.crs is None:
+            if ground is not None and self.window is None:
+                return self.grid(ground, url)
             raise ConfigError(
                 f"{redact(url)} has no CRS, so it cannot be read in one: leave crs and bounds_crs out, and pass pixel "
-                "coordinates",
+                "coordinates. It takes four ground control points or more, read whole or by bounds, to do without",
                 url=url,
             )
         target = self.crs or source.crs
         if self.bounds is not None:
             return self._over(self.bounds, self.bounds_crs or target, target, source)
         part = source if self.window is None else source.part(self.window)
-        if same_crs(target, source.crs):
+        if same_crs(target, source.crs) and not source.curved:
             return _resized(part, self.res, self.shape)
         return self._over(part.bounds, source.crs, target, source)
 
@@ -287,7 +298,7 @@ class _Place:
             height, width = self.shape
             return Grid(width, height, Affine((xmax - xmin) / width, 0, xmin, 0, (ymin - ymax) / height, ymax), target)
         same = same_crs(target, source.crs)
-        res = self.res or (source.res if same else _suggested_res(source, target))
+        res = self.res or (source.res if same else converted_res(source, target))
         grid = Grid.from_bounds((xmin, ymin, xmax, ymax), res, target)
         if same and source.transform.e > 0 and source.transform.b == 0:
             # A raster stored south up is read as it lies.
@@ -295,7 +306,9 @@ class _Place:
         return grid
 
 
-def _window(window: Sequence[float]) -> Window:
+def _window(window: Any) -> Window:
+    if all(hasattr(window, name) for name in ("col_off", "row_off", "width", "height")):  # rasterio's
+        window = (window.col_off, window.row_off, window.width, window.height)
     try:
         parts = [int(part) for part in window]
         valid = len(parts) == 4 and all(part == float(given) for part, given in zip(parts, window, strict=True))  # noqa: PLR2004
@@ -304,6 +317,19 @@ def _window(window: Sequence[float]) -> Window:
     if not valid or parts[2] <= 0 or parts[3] <= 0:
         raise ConfigError(f"window={window!r} is not (col_off, row_off, width, height) in whole pixels")
     return Window(*parts)
+
+
+def _check_size(request: Request, header: RasterHeader) -> None:
+    """Refuse outputs that would fill the memory of any machine, before anything is fetched for them."""
+    width, height = request.grid.width, request.grid.height
+    bands = len(request.bands or range(header.count))
+    size = width * height * bands * header.dtype.itemsize
+    if size > MAX_OUTPUT:
+        raise ConfigError(
+            f"{redact(request.source.url)}: the output would be {bands} bands of {width} x {height} {header.dtype} "
+            f"pixels, {size / 2**30:.0f} GiB. Pass a coarser res=, a shape=, or a smaller window or bounds.",
+            url=request.source.url,
+        )
 
 
 def _box(bounds: Sequence[float]) -> Bounds:
@@ -335,16 +361,8 @@ def _transform_bounds(box: Bounds, source: CRS | None, target: CRS | None) -> Bo
         xmin, ymin, xmax, ymax = rasterio.warp.transform_bounds(source.to_wkt(), target.to_wkt(), *box, densify_pts=21)
     except rasterio.errors.RasterioError as error:
         raise ConfigError(f"bounds {box} of {source.name!r} have no place in {target.name!r}: {error}") from None
+    if xmax < xmin and target.is_geographic:
+        xmax += math.tau / target.axis_info[0].unit_conversion_factor  # the box crosses the antimeridian
     if not (xmin < xmax and ymin < ymax and xmax - xmin < float("inf") and ymax - ymin < float("inf")):
         raise ConfigError(f"bounds {box} of {source.name!r} have no place in {target.name!r}")
     return xmin, ymin, xmax, ymax
-
-
-def _suggested_res(source: Grid, target: CRS | None) -> tuple[float, float]:
-    """Pixel size in another CRS that keeps the source's detail, as GDAL suggests it."""
-    assert source.crs is not None
-    assert target is not None
-    transform, _, _ = rasterio.warp.calculate_default_transform(
-        source.crs.to_wkt(), target.to_wkt(), source.width, source.height, *source.bounds
-    )
-    return abs(transform.a), abs(transform.e)

@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pyproj
 import pytest
+import rasterio.enums
+import rasterio.windows
 from affine import Affine
 
 import geostream as gs
@@ -295,3 +297,29 @@ def test_access_is_given_by_options_or_a_filesystem(folder):
         np.testing.assert_array_equal(gs.read(url, window=(3, 4, 50, 60), **options).data, expected)
     with pytest.raises(gs.ConfigError, match="contradict"):
         gs.read("memory://reading/a.tif", fs=memory, storage_options={"a": 1})
+
+
+def test_rasterio_s_own_words_are_understood(folder):
+    window = rasterio.windows.Window(20, 30, 50, 120)
+    expected = reference_read(folder / "scene.tif", Window(20, 30, 50, 120))[0]
+    np.testing.assert_array_equal(gs.read(folder / "scene.tif", window=window).data, expected)
+    half = {"shape": (60, 25), "window": window}
+    np.testing.assert_array_equal(
+        gs.read(folder / "scene.tif", resampling=rasterio.enums.Resampling.average, **half).data,
+        gs.read(folder / "scene.tif", resampling="average", **half).data,
+    )
+
+
+def test_outputs_beyond_all_memory_are_refused_before_anything_is_fetched(folder):
+    for words in ({"res": 0.001}, {"shape": (10**6, 10**6)}, {"window": (0, 0, 10**7, 10**7)}):
+        with gs.stats.measure() as used, pytest.raises(gs.ConfigError, match=r"GiB\. Pass a coarser res="):
+            gs.read(folder / "scene.tif", **words)
+        assert used.tiles == 0
+
+
+def test_a_scene_across_the_antimeridian_reads_in_degrees(tmp_path):
+    across = Affine(100, 0, 725000, 0, -100, 5000000)  # 180 degrees lie at 735 km there
+    path = write_cog(tmp_path / "a.tif", shape=(200, 300), count=1, crs="EPSG:32660", transform=across)
+    patch = gs.read(path, crs="EPSG:4326")
+    assert patch.transform.c < 180 < patch.transform.c + patch.transform.a * patch.data.shape[2]
+    assert patch.valid.mean() > 0.8
