@@ -88,7 +88,7 @@ def source_coordinates(src: Grid, dst: Grid) -> Coordinates:
     Raises:
         ConfigError: if one of the grids has a CRS and the other has none, or PROJ knows no way between them.
     """
-    if same_crs(src.crs, dst.crs):
+    if same_crs(src.crs, dst.crs) and not src.curved:
         return _affine_coordinates(src, dst)
     mapping = _projected_mapping(src, dst)
     scale = _scale_of_mapping(mapping, dst)
@@ -112,7 +112,7 @@ def grid_scale(src: Grid, dst: Grid) -> tuple[float, float]:
     Raises:
         ConfigError: as `source_coordinates`.
     """
-    if same_crs(src.crs, dst.crs):
+    if same_crs(src.crs, dst.crs) and not src.curved:
         return _scale_of_affine(_relative(src.transform, dst.transform))
     return _scale_of_mapping(_projected_mapping(src, dst), dst)
 
@@ -197,8 +197,7 @@ def _projected_mapping(src: Grid, dst: Grid) -> Mapping:
             "Leave crs (and bounds_crs) out to read by pixel coordinates, or give the file a CRS first."
         )
     transformer = _transformers.get(dst.crs, src.crs)
-    t, origin = dst.transform, src.transform
-    ia, ib, id_, ie = _inverse_linear(origin)
+    t = dst.transform
     period = _longitude_period(src.crs)
     middle = sum(src.bounds[::2]) / 2
 
@@ -209,9 +208,8 @@ def _projected_mapping(src: Grid, dst: Grid) -> Mapping:
             x[failed] = y[failed] = np.nan
         if period is not None:
             x -= period * np.round((x - middle) / period)
-        x -= origin.c
-        y -= origin.f
-        return ia * x + ib * y, id_ * x + ie * y
+        cols, rows = src.pixels_of(x, y)
+        return cols, rows
 
     return mapping
 

@@ -15,6 +15,9 @@ from geostream.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import numpy as np
+    from numpy.typing import NDArray
+
 __all__ = ["PASTE_TOLERANCE", "Bounds", "Grid", "Window", "parse_crs", "same_crs"]
 
 Bounds = tuple[float, float, float, float]
@@ -124,6 +127,20 @@ class Grid:
         corners = [self.transform @ (c, r) for c in (0, self.width) for r in (0, self.height)]
         xs, ys = [x for x, _ in corners], [y for _, y in corners]
         return min(xs), min(ys), max(xs), max(ys)
+
+    @property
+    def curved(self) -> bool:
+        """Whether more than the affine transform places its pixels."""
+        return False
+
+    def pixels_of(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+        """Columns and rows of places (x, y) in its CRS."""
+        t = self.transform
+        x, y = x - t.c, y - t.f
+        if t.b == 0 and t.d == 0:
+            return x / t.a, y / t.e
+        det = t.a * t.e - t.b * t.d
+        return (t.e * x - t.b * y) / det, (t.a * y - t.d * x) / det
 
     def part(self, window: Window) -> Grid:
         """The grid of ``window``, which may leave this one."""

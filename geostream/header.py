@@ -161,6 +161,8 @@ class RasterHeader:
     """The dataset's metadata."""
     gcps: int = 0
     """Number of ground control points."""
+    ground: Grid | None = None
+    """Its place on the earth by ground control points, where it has no transform; `grid` then counts pixels."""
     total: int | None = None
     """Size of the file in bytes."""
     etag: str | None = None

@@ -12,6 +12,7 @@ import tifffile
 from affine import Affine
 from rasterio.enums import MaskFlags
 
+from geostream.control import fit
 from geostream.decode import SUPPORTED_COMPRESSIONS, unsupported_reason
 from geostream.errors import HeaderError
 from geostream.grid import PASTE_TOLERANCE, Grid, parse_crs
@@ -124,6 +125,7 @@ def _describe(dataset: Any) -> RasterHeader:
         units=tuple(dataset.units),
         tags=dict(dataset.tags()),
         gcps=len(dataset.gcps[0]),
+        ground=_ground(dataset),
     )
 
 
@@ -137,6 +139,14 @@ def _grid(dataset: Any) -> Grid:
     if not error / min(grid.res) < PASTE_TOLERANCE:
         raise HeaderError(f"its transform {tuple(transform[:6])} does not resolve pixels: write a proper one into it")
     return grid
+
+
+def _ground(dataset: Any) -> Grid | None:
+    """Where control points place a raster that has neither transform nor CRS."""
+    points, crs = dataset.gcps
+    if not points or dataset.crs is not None or not dataset.transform.is_identity:
+        return None
+    return fit([(p.col, p.row, p.x, p.y) for p in points], dataset.width, dataset.height, parse_crs(crs))
 
 
 def _common_dtype(names: tuple[str, ...]) -> np.dtype[Any]:

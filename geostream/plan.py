@@ -124,8 +124,9 @@ def plan_job(
         ConfigError: bands the file does not have, or grids that no transformation relates.
     """
     bands = _bands(request, header)
-    level = _choose_level(header, request)
-    source = _level_grid(header, level)
+    full = source_grid(header, request.grid)
+    level = _choose_level(full, header, request)
+    source = full if level == 0 else full.scaled(*header.overviews[level - 1])
     place = source.paste_window(request.grid)
     if place is not None:
         window = place.intersection(source.window)
@@ -149,18 +150,21 @@ def _bands(request: Request, header: RasterHeader) -> tuple[int, ...]:
     return request.bands
 
 
-def _level_grid(header: RasterHeader, level: int) -> Grid:
-    return header.grid if level == 0 else header.grid.scaled(*header.overviews[level - 1])
+def source_grid(header: RasterHeader, wanted: Grid) -> Grid:
+    """The raster's grid, or what its control points make of it if ``wanted`` is a grid on the earth."""
+    if wanted.crs is None or header.ground is None:
+        return header.grid
+    return header.ground
 
 
-def _choose_level(header: RasterHeader, request: Request) -> int:
+def _choose_level(source: Grid, header: RasterHeader, request: Request) -> int:
     """The level GDAL reads from: the coarsest whose factor is below ``f * t + 0.1`` (measured on GDAL 3.10).
 
     ``f`` is the smaller number of source pixels per output pixel of both axes; ``t`` is 1.2 for nearest, else 1. An
     overview's factor is the smaller one of both axes, and of equal factors the finest counts: a raster of one column is
     not halved in width. What is wanted no coarser than the raster is read from the raster.
     """
-    finest = min(grid_scale(header.grid, request.grid)) if header.overviews else 1.0
+    finest = min(grid_scale(source, request.grid)) if header.overviews else 1.0
     if finest <= 1 + PASTE_TOLERANCE:
         return 0
     wanted = finest * (1.2 if request.resampling == "nearest" else 1.0) + 0.1
