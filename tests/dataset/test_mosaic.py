@@ -204,6 +204,7 @@ def test_a_series_of_masks_and_of_band_files(tmp_path):
     assert sample["image"][:, :, 0, 0].tolist() == [[11, 12], [21, 22]]
 
     class Masks(Scenes):
+        filename_glob = "*_B1.tif"
         filename_regex = r"s_(?P<date>\d{8})_B1"
         is_image = False
 
