@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,8 @@ class GdalFile:
         self._name = name
         self._files = files
         self._local_path = local_path
-        self._copied = copied
+        self.copied = copied
+        """Whether it is read from a temporary copy, made on first use."""
         self._copy: tempfile.TemporaryDirectory[str] | None = None
 
     def header(self) -> RasterHeader:
@@ -62,7 +64,17 @@ class GdalFile:
         """
         with self._open() as dataset:
             header = describe(dataset)
+        if self.copied:
+            reason = (
+                f"{header.driver} files are read through GDAL from a temporary copy of at most {COPY_LIMIT >> 20} MiB"
+            )
+            header = replace(header, reason=reason)
         return with_overview_sizes(header, lambda level: self._open(overview_level=level))
+
+    def prepare(self) -> None:
+        """Make the copy if there must be one, so that threads do not each make theirs."""
+        if self.copied:
+            self._copy_path()
 
     def read(self, job: Job) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
         """Data (C, h, w) and validity (C or 1, h, w) of the job's window; None where it reads nothing.
@@ -92,7 +104,7 @@ class GdalFile:
 
     @contextlib.contextmanager
     def _open(self, **options: Any) -> Iterator[Any]:
-        path = self._copy_path() if self._copied else self._local_path
+        path = self._copy_path() if self.copied else self._local_path
         if path is None:
             with open_with_gdal(self._name, self._files, **options) as dataset:
                 yield dataset

@@ -68,19 +68,24 @@ async def open_source(source: Source) -> RasterHeader:
     meter = _Meter(source)
     first = await meter.get(0, FIRST_READ)
     try:
-        header = await _header(source, first, meter)
+        header, copy = await _header(source, first, meter)
     except HeaderError as error:
         raise _named(error, source) from error.__cause__
-    return replace(header, etag=meter.etag, requests=meter.requests, bytes=meter.bytes)
+    header = replace(header, etag=meter.etag, requests=meter.requests, bytes=meter.bytes)
+    if copy is not None:
+        _copies[header] = copy
+    return header
 
 
-async def _header(source: Source, first: Body, meter: _Meter) -> RasterHeader:
+async def _header(source: Source, first: Body, meter: _Meter) -> tuple[RasterHeader, GdalFile | None]:
+    """The header, and the temporary copy that it was read from, if it was."""
     if not first.bytes:
         raise HeaderError("the file is empty")
     if is_tiff(first.bytes):
-        return await _tiff_header(source, first, meter)
+        return await _tiff_header(source, first, meter), None
     file = await _gdal_file(source, first, _total(first), first.etag, meter)
-    return replace(await _in_own_thread(file.header), total=first.total)
+    header = replace(await _in_own_thread(file.header), total=first.total)
+    return header, file if file.copied else None
 
 
 def _named(error: GeostreamError, source: Source) -> GeostreamError:
@@ -124,11 +129,15 @@ def _total(first: Body) -> int:
 
 async def gdal_file(source: Source, header: RasterHeader) -> GdalFile:
     """GDAL's view of a file whose header is known, for reading pixels."""
+    if header in _copies:
+        return _copies[header]
     meter = _Meter(source)
     if header.driver == "GTiff":
         return await _gdal_file(source, None, header.total or _UNKNOWN_TOTAL, header.etag, meter)
     first = await meter.get_of(source.url, 0, FIRST_READ, header.etag)
-    return await _gdal_file(source, first, _total(first), first.etag, meter)
+    file = await _gdal_file(source, first, _total(first), first.etag, meter)
+    await _in_own_thread(file.prepare)
+    return file
 
 
 async def _gdal_file(source: Source, first: Body | None, total: int, etag: str | None, meter: _Meter) -> GdalFile:
@@ -190,5 +199,8 @@ async def _in_own_thread(work: Callable[[], T]) -> T:
         finally:
             thread.shutdown(wait=False)
 
+
+_copies: WeakKeyDictionary[RasterHeader, GdalFile] = WeakKeyDictionary()
+"""Temporary copies, kept as long as the headers that were read from them: pixels need no second one."""
 
 _own_threads: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()

@@ -16,6 +16,8 @@ __all__ = ["FetchRanges", "RemoteFile"]
 BLOCK = 2**15
 """Bytes fetched around a small read: GDAL reads metadata a few bytes at a time."""
 _MAX_BLOCKS = 128
+_MOST_AHEAD = 32
+"""Blocks fetched together at most where GDAL reads on and on, as it does through a PNG."""
 
 
 class FetchRanges(Protocol):
@@ -34,6 +36,8 @@ class RemoteFile:
         self._fetch = fetch
         self._lock = threading.Lock()
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
+        self._next = 0
+        self._followed = 0
         whole = len(head) if len(head) == total else len(head) - len(head) % BLOCK
         for start in range(0, whole, BLOCK):
             self._blocks[start] = head[start : min(start + BLOCK, whole)]
@@ -54,14 +58,27 @@ class RemoteFile:
                 self._blocks.move_to_end(start)
         missing = sorted(starts - found.keys())
         if missing:
-            spans = [(start, min(start + BLOCK, self.total)) for start in missing]
-            fetched = dict(zip(missing, self._fetch(spans), strict=True))
+            fetched = self._fetch_blocks(missing)
             found |= fetched
             with self._lock:
                 self._blocks.update(fetched)
                 while len(self._blocks) > _MAX_BLOCKS:
                     self._blocks.popitem(last=False)
         return found
+
+
+    def _fetch_blocks(self, starts: list[int]) -> dict[int, bytes]:
+        """Blocks by their starts; from the second time on that they follow the last ones, ever more after them."""
+        with self._lock:
+            self._followed = self._followed + 1 if starts[0] == self._next > 0 else 0
+            ahead = min(2 ** max(0, self._followed - 1), _MOST_AHEAD)
+            last = min(starts[-1] + ahead * BLOCK, self.total + -self.total % BLOCK)
+            self._next = last
+        spans = [(start, min(start + BLOCK, self.total)) for start in starts[:-1]]
+        pieces = self._fetch([*spans, (starts[-1], min(last, self.total))])
+        run = pieces[-1]
+        blocks = dict(zip(starts[:-1], pieces[:-1], strict=True))
+        return blocks | {starts[-1] + at: run[at : at + BLOCK] for at in range(0, len(run), BLOCK)}
 
 
 def _cut(blocks: dict[int, bytes], start: int, stop: int) -> bytes:

@@ -201,6 +201,28 @@ def test_netcdf_and_hdf5_are_copied():
     assert not needs_copy(b"")
 
 
+def test_a_copy_is_made_once_and_told_of(folder, server):
+    if not (folder / "a.nc").exists():
+        pytest.skip("this GDAL has no netCDF")
+    size = (folder / "a.nc").stat().st_size
+    info = gs.info(server.url_for("a.nc"))
+    assert info["reason"] == "netCDF files are read through GDAL from a temporary copy of at most 1024 MiB"
+    server.reset()
+    patch = gs.read(server.url_for("a.nc"), window=(10, 20, 30, 40))
+    np.testing.assert_array_equal(patch.data, reference_read(folder / "a.nc", Window(10, 20, 30, 40))[0])
+    assert server.counters.bytes_sent <= size + 2**15
+    assert gs.info(folder / "a.nc")["reason"] == "netCDF files are read through GDAL"
+
+
+def test_a_png_is_read_on_in_growing_steps(folder, server):
+    server.reset()
+    gs.read(server.url_for("a.png"), window=(0, 800, 100, 100))
+    size = (folder / "a.png").stat().st_size
+    assert size > 1e6
+    assert server.counters.requests <= 12
+    assert server.counters.bytes_sent <= size + 2**16
+
+
 def test_a_format_that_needs_a_copy_is_refused_beyond_a_size(folder, server, monkeypatch):
     if not (folder / "a.nc").exists():
         pytest.skip("this GDAL has no netCDF")

@@ -72,6 +72,16 @@ def test_memory_is_bounded(monkeypatch):
     monkeypatch.setattr("geostream.remote._MAX_BLOCKS", 2)
     origin = Origin()
     file = RemoteFile(origin, len(CONTENT))
-    for block in (0, 1, 0, 2, 0, 1):  # 1 is given up for 2, 2 for 1; 0 is always the one used last
+    for block in (0, 2, 0, 4, 0, 2):  # 2 is given up for 4, 4 for 2; 0 is always the one used last
         file.read_ranges([(block * BLOCK, block * BLOCK + 1)])
-    assert [calls[0][0] // BLOCK for calls in origin.calls] == [0, 1, 2, 1]
+    assert [calls[0][0] // BLOCK for calls in origin.calls] == [0, 2, 4, 2]
+
+
+def test_reading_on_and_on_takes_ever_fewer_requests():
+    origin = Origin()
+    file = RemoteFile(origin, len(CONTENT))
+    read = b"".join(file.read_ranges([(at, min(at + 5000, len(CONTENT)))])[0] for at in range(0, len(CONTENT), 5000))
+    assert read == CONTENT
+    assert [call[-1] for call in origin.calls] == [
+        (0, BLOCK), (BLOCK, 2 * BLOCK), (2 * BLOCK, 4 * BLOCK), (4 * BLOCK, len(CONTENT)),
+    ]  # fmt: skip
