@@ -14,11 +14,12 @@ from rasterio.abc import MultiByteRangeResourceContainer
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 
 from geostream.errors import HeaderError
+from geostream.ifd import SparseBytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from geostream.ifd import ByteRange, SparseBytes
+    from geostream.ifd import ByteRange
 
 __all__ = ["GDAL_ERRORS", "ByteSource", "RangeContainer", "SparseSource", "open_with_gdal"]
 
@@ -70,6 +71,17 @@ class SparseSource:
         return [
             bytes(stop - start) if data is None else data for (start, stop), data in zip(ranges, found, strict=True)
         ]
+
+
+class _Held(SparseSource):
+    """A VRT that geostream has rewritten: it names none but the files given with it."""
+
+
+def held(content: bytes) -> ByteSource:
+    """A VRT's bytes, checked to name nothing but files given with it; the only one that `open_with_gdal` opens."""
+    buffer = SparseBytes(len(content))
+    buffer.add(0, content)
+    return _Held(buffer)
 
 
 class _RangeFile(MultiByteRangeResource):  # type: ignore[misc]  # rasterio has no type information
@@ -201,7 +213,7 @@ def open_with_gdal(name: str, files: Mapping[str, ByteSource], **options: Any) -
         raise HeaderError(f"GDAL does not open it as a raster: {_plain(error, name)}") from None
     try:
         with dataset:
-            if dataset.driver in _POINTING_DRIVERS:
+            if dataset.driver in _POINTING_DRIVERS and not isinstance(files[name], _Held):
                 raise HeaderError(f"{dataset.driver} files name other places to read from: open those themselves")
             yield dataset
     except GDAL_ERRORS:

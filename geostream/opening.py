@@ -12,8 +12,10 @@ from geostream import transport
 from geostream.errors import GeostreamError, HeaderError, ReadError, TruncatedError, redact
 from geostream.fallback import GdalFile, needs_copy
 from geostream.ifd import SparseBytes, is_tiff, missing_ranges
+from geostream.opener import held
 from geostream.parse import parse_tiff
 from geostream.remote import RemoteFile
+from geostream.vrt import MAX_VRT_BYTES, is_vrt, rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -147,7 +149,24 @@ async def _gdal_file(source: Source, first: Body | None, total: int, etag: str |
     files: dict[str, ByteSource] = {name: _remote(source.url, total, head, etag, meter)}
     if local is None:
         files |= await _sidecar_files(source, meter)
+    if local is None and is_vrt(head):
+        files |= await _vrt_files(source, name, total, meter)
     return GdalFile(name, files, local, copied=local is None and needs_copy(head))
+
+
+async def _vrt_files(source: Source, name: str, total: int, meter: _Meter) -> dict[str, ByteSource]:
+    """A remote VRT and the files it is made of, fetched as it was."""
+    if total > MAX_VRT_BYTES:
+        raise HeaderError(f"a VRT of {total} bytes is not read")
+    content = await meter.get_of(source.url, 0, total)
+    vrt, places = rewrite(content.bytes, source.url, lambda text: transport.normalize_url(text, source.access))
+    heads = await asyncio.gather(*(meter.get_of(url, 0, FIRST_READ) for url in places.values()))
+    files: dict[str, ByteSource] = {name: held(vrt)}
+    for (source_name, url), body in zip(places.items(), heads, strict=True):
+        if not is_tiff(body.bytes):
+            raise HeaderError(f"its source {redact(url)} is no TIFF: a remote VRT is read of TIFFs only")
+        files[source_name] = _remote(url, _total(body), body.bytes, body.etag, meter)
+    return files
 
 
 async def _sidecar_files(source: Source, meter: _Meter) -> dict[str, ByteSource]:

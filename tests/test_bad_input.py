@@ -142,15 +142,18 @@ def test_a_tile_of_garbage(place, tmp_path, compress):
     np.testing.assert_array_equal(gs.read(url, window=(0, 0, 128, 128), **options).data, whole)  # others are sound
 
 
-def test_a_strip_of_garbage(place, tmp_path):
-    content = bytearray(cog(tmp_path, blocksize=None, driver="GTiff", overviews=False))
+@pytest.mark.parametrize(
+    ("compress", "words"), [("DEFLATE", "tile 4 of image 0 is damaged"), ("LZMA", "GDAL could not read")]
+)
+def test_a_strip_of_garbage(place, tmp_path, compress, words):
+    content = bytearray(cog(tmp_path, blocksize=None, driver="GTiff", overviews=False, compress=compress))
     with tifffile.TiffFile(tmp_path / "cog.bin") as tiff:
         start, size = tiff.pages[0].dataoffsets[4], tiff.pages[0].databytecounts[4]
     content[start : start + size] = bytes(size)
     url, options = place("damaged.tif", bytes(content))
     with pytest.raises(gs.DecodeError) as caught:
         gs.read(url, **options)
-    assert_says(caught, url, "GDAL could not read")
+    assert_says(caught, url, words)
 
 
 def test_unknown_bands(place, tmp_path):
@@ -181,8 +184,8 @@ def opened(request, tmp_path):
         write_cog(tmp_path / "a.tif", np.random.default_rng(0).integers(0, 255, (3, *SHAPE), np.uint8))
         rasterio.shutil.copy(tmp_path / "a.tif", tmp_path / "pixels.tif", driver="PNG")
     else:
-        blocks = {"blocksize": 128} if request.param == "fast path" else {"blocksize": None, "driver": "GTiff"}
-        write_cog(tmp_path / "pixels.tif", shape=SHAPE, compress="NONE", **blocks)
+        compress = "NONE" if request.param == "fast path" else "LZMA"
+        write_cog(tmp_path / "pixels.tif", shape=SHAPE, compress=compress, blocksize=128, driver="GTiff")
     with RangeServer(tmp_path) as server:
         source = Source(server.url_for("pixels.tif"), Access(retry=QUICK))
         from geostream import transport
@@ -258,7 +261,7 @@ def test_a_remote_file_that_points_elsewhere_is_not_followed(tmp_path):
     (tmp_path / "b.tif").write_text(vrt)
     with RangeServer(tmp_path) as server:
         for name in ("a.vrt", "b.tif"):
-            with pytest.raises(gs.HeaderError, match="name other places to read from"):
+            with pytest.raises(gs.HeaderError, match=r"name other places to read from|it names '"):
                 gs.read(server.url_for(name))
         assert "secret.tif" not in {served.path for served in server.log}
     assert gs.read(tmp_path / "a.vrt").data.shape == (1, 300, 300)  # one's own files may
