@@ -201,6 +201,8 @@ class Connection(asyncio.Protocol):
                 due = began + (offset - start + len(chunk)) / bandwidth if bandwidth else 0.0
                 due = max(due, self._site.pass_link(len(chunk), loop.time()))
                 await asyncio.sleep(max(0.0, due - loop.time()))
+            if self._transport.is_closing():  # the client hung up; connection_lost() comes in the loop's next turn
+                return
             # noted first: whoever has received the last byte finds it counted
             self._site.ledger.sent(number, len(chunk))
             self._transport.write(chunk)
