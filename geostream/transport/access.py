@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
 
 import fsspec
 
-from geostream.errors import ConfigError
+from geostream.errors import ConfigError, redact
 from geostream.transport.obstore_options import TRANSPORTS, Transport
 from geostream.transport.retry import DEFAULT_RETRY, RetryPolicy
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["LOCAL_PROTOCOLS", "Access", "normalize_url", "protocol_of"]
 
 LOCAL_PROTOCOLS = frozenset({"file", "local"})
+_HTTP = frozenset({"http", "https"})
 _VSI = {
     "vsis3": "s3://",
     "vsis3_streaming": "s3://",
@@ -34,8 +36,9 @@ _VSI = {
     "vsicurl": "",
     "vsicurl_streaming": "",
 }
-_VSI_PATH = re.compile(r"/(vsi[a-z0-9_]+)/(.*)", re.DOTALL)
+_VSI_PATH = re.compile(r"/(vsi[a-z0-9_]+)(?:([/?])(.*))?", re.DOTALL)
 _PROTOCOL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_BARE_FILE = re.compile(r"file:(?=/(?!/))", re.IGNORECASE)  # RFC 8089's short form
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +62,12 @@ class Access:
     def __post_init__(self) -> None:
         if self.transport not in TRANSPORTS:
             raise ConfigError(f"transport={self.transport!r} is none of {', '.join(map(repr, TRANSPORTS))}")
+        if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
+            raise ConfigError(
+                f"storage_options= is {_kind(self.storage_options)}: pass a dictionary of the filesystem's options"
+            )
+        if self.fs is not None and not isinstance(self.fs, fsspec.AbstractFileSystem):
+            raise ConfigError(f"fs= is {_kind(self.fs)}: pass a filesystem, such as fsspec.filesystem(...) returns")
         if self.fs is not None and self.transport == "obstore":
             raise ConfigError('transport="obstore" and fs= contradict each other: pass storage_options= instead of fs=')
         if self.fs is not None and self.storage_options:
@@ -107,6 +116,11 @@ class Access:
         return f"Access(fs={type(self.fs).__name__})" if self.fs is not None else f"Access(storage_options=[{options}])"
 
 
+def _kind(value: Any) -> str:
+    """Name a value's class: the value itself may be a secret."""
+    return f"a value of type {type(value).__name__}"
+
+
 def _canonical(value: Any) -> Hashable:
     """Return a hashable stand-in for an option: equal for equal nested containers, identity for what cannot hash."""
     if isinstance(value, Mapping):
@@ -140,21 +154,38 @@ def normalize_url(url: str | os.PathLike[str], access: Access | None = None) -> 
     Args:
         url: Local path, or any fsspec URL, chained ones included.
         access: How it is reached: a path that names no protocol is left to the filesystem in it, if there is one.
+
+    Raises:
+        ConfigError: It is no text, no well-formed URL, or a path of GDAL's that means nothing outside GDAL.
     """
-    text = os.fspath(url)
+    text = os.fspath(url) if isinstance(url, str | os.PathLike) else url
     if not isinstance(text, str):
         raise ConfigError(f"a URL is a str or a path, not {type(text).__name__}")
     match = _VSI_PATH.fullmatch(text)
     if match is not None:
-        return _from_vsi(match.group(1), match.group(2))
+        return _from_vsi(*match.groups())
+    text = _BARE_FILE.sub("file://", text)
     if "::" in text:
         first, _, rest = text.partition("::")
         return f"{first}::{normalize_url(rest, access)}"
     if _PROTOCOL.match(text):
-        return _local_path(text) if protocol_of(text) in LOCAL_PROTOCOLS else text
+        return _local_path(text) if protocol_of(text) in LOCAL_PROTOCOLS else _checked(text)
     if access is not None and access.fs is not None:
         return text
     return os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111 - pathlib would keep "..", and drop a final slash
+
+
+def _checked(url: str) -> str:
+    """Return an http(s) URL, or one of another protocol, unless it is malformed."""
+    if protocol_of(url) in _HTTP:
+        try:
+            parts = urlsplit(url)
+            host, _ = parts.hostname, parts.port
+        except ValueError as error:
+            raise ConfigError(f"{redact(url)} is no URL: {error}. Check its host and port.", url=url) from None
+        if not host:
+            raise ConfigError(f"{redact(url)} names no host.", url=url)
+    return url
 
 
 def _local_path(url: str) -> str:
@@ -164,19 +195,31 @@ def _local_path(url: str) -> str:
     return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - as above
 
 
-def _from_vsi(name: str, rest: str) -> str:
-    if name in _VSI:
-        return _VSI[name] + rest
-    if name == "vsizip":
-        archive, extension, member = rest.partition(".zip/")
-        if archive.startswith("{"):
-            archive, extension, member = rest.removeprefix("{").partition("}/")
-            extension = ""
-        elif extension:
-            extension = ".zip"
-        if member:
-            inner = f"/{archive}{extension}" if archive.startswith("vsi") else archive + extension
-            return f"zip://{member}::{normalize_url(inner)}"
+def _from_vsi(name: str, mark: str | None, rest: str | None) -> str:
+    """Return the URL that a path ``/name``, ``/name/rest`` or ``/name?rest`` of GDAL's means."""
+    if mark == "?" and name == "vsicurl":
+        urls = parse_qs(rest or "").get("url", [])
+        if len(urls) == 1:
+            return normalize_url(urls[0])
+    if mark == "/" and rest:
+        if name in _VSI:
+            return normalize_url(_VSI[name] + rest)
+        if name == "vsizip":
+            member, archive = _split_zip(rest)
+            if member:
+                return f"zip://{member}::{normalize_url(archive)}"
     raise ConfigError(
-        f"/{name}/ paths are GDAL's own: write the URL that fsspec knows it by (s3://, https://, zip://…)"
+        f"/{name} paths are GDAL's own, and this one is not understood: write the URL that fsspec knows it by "
+        "(s3://, https://, zip://…)"
     )
+
+
+def _split_zip(rest: str) -> tuple[str, str]:
+    """Return the member and the archive that what follows ``/vsizip/`` names."""
+    archive, extension, member = rest.partition(".zip/")
+    if archive.startswith("{"):
+        archive, extension, member = rest.removeprefix("{").partition("}/")
+        extension = ""
+    elif extension:
+        extension = ".zip"
+    return member, f"/{archive}{extension}" if archive.startswith("vsi") else archive + extension

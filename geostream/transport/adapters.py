@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import os
 import re
 import stat
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import aiohttp
@@ -22,6 +20,7 @@ from geostream.transport.answer import (
     Missing,
     Promise,
     empty_body,
+    endless_redirects,
     fulfil,
     judge,
     object_changed,
@@ -29,6 +28,7 @@ from geostream.transport.answer import (
     redact_text,
     refuse_status,
 )
+from geostream.transport.counting import Meter, count_session, drain, metered, set_meter
 
 T = TypeVar("T")
 
@@ -46,41 +46,13 @@ __all__ = [
     "Meter",
     "metered",
     "pread",
+    "set_meter",
 ]
 
 _UNSATISFIABLE, _ERROR = 416, 400
 _STORE_CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,60})</Code>")  # S3's and its kin's
-_PARTIAL = 206
+_OK, _PARTIAL = 200, 206
 CONNECT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-
-
-@dataclass(slots=True)
-class Meter:
-    """What one attempt cost."""
-
-    requests: int = 0
-    """Requests sent."""
-    bytes: int = 0
-    """Body bytes received."""
-    sent: Any = None
-    """The last request, where the client that sent it shows it."""
-    plain: bool = False
-    """Whether the range came from the very URL, without redirects and cookies: any client would have got it."""
-    crowded: bool = True
-    """Whether so many requests are under way that the interpreter sets their pace, or obstore was asked for."""
-
-
-_METER: contextvars.ContextVar[Meter | None] = contextvars.ContextVar("geostream_meter", default=None)
-
-
-def metered() -> Meter | None:
-    """Return the meter of the attempt that runs in this context, for hooks called from deep inside a client."""
-    return _METER.get()
-
-
-def set_meter(meter: Meter) -> contextvars.Token[Meter | None]:
-    """Make ``meter`` the one that hooks find in this context."""
-    return _METER.set(meter)
 
 
 class Adapter(Protocol):
@@ -178,7 +150,9 @@ def _local_failure(error: OSError) -> AttemptFailed:
 class HttpAdapter:
     """http(s) through the session of fsspec's HTTP filesystem: status, Content-Range, ETag and If-Match all checked.
 
-    Redirects are followed, each counted as a request. On a session of the user's own, aiohttp itself sends a request
+    Redirects are followed, each counted as a request. Of refused answers, up to a megabyte is read.
+
+    On a session of the user's own, aiohttp itself sends a request
     again whose kept-alive connection turns out to be closed: uncounted, because nothing tells.
     """
 
@@ -186,6 +160,7 @@ class HttpAdapter:
         self._fs = fs
         self._owned = owned
         self._session: aiohttp.ClientSession | None = None
+        self._counted = False
         options = dict(fs.kwargs)
         self._headers = {**dict(options.pop("headers", None) or {}), "Accept-Encoding": "identity"}
         self._options = options
@@ -198,28 +173,31 @@ class HttpAdapter:
         session: aiohttp.ClientSession = await self._fs.set_session()
         if self._owned:
             disable_resend(session)
+        self._counted = count_session(session)
         self._session = session
         return session
 
     async def fetch(self, ask: Ask, meter: Meter) -> Body:
         """Send one GET."""
+        set_meter(meter)
         session = self._session
         if session is None or session.closed:
             session = await self._open()
         headers = {**self._headers, "Range": ask.range_header}
         if ask.if_match is not None:
             headers["If-Match"] = ask.if_match
-        meter.requests += 1
+        meter.requests += not self._counted
         try:
             async with session.get(self._fs.encode_url(ask.path), headers=headers, **self._options) as response:
-                meter.requests += len(response.history)
                 body = await receive(ask, response, meter)
                 meter.plain = response.status == _PARTIAL and not response.history and not response.cookies
                 return body
         except CONNECT_ERRORS as error:
-            meter.requests -= 1  # no connection, so nothing was sent
+            meter.requests -= not self._counted  # no connection, so nothing was sent
             raise Again(why(error), advice="Check the host's name and the network") from None
-        except (aiohttp.InvalidURL, aiohttp.TooManyRedirects, ValueError, TypeError) as error:
+        except aiohttp.TooManyRedirects as error:
+            raise endless_redirects(error.status, meter.location) from None
+        except (aiohttp.InvalidURL, ValueError, TypeError) as error:
             raise Final(why(error), advice="Check the URL and the storage options") from None
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             raise Again(why(error)) from None
@@ -242,9 +220,13 @@ async def receive(ask: Ask, response: aiohttp.ClientResponse, meter: Meter) -> B
     before = meter.bytes
     try:
         head = _head(response)
-        if head.status >= _ERROR:
+        if head.status not in {_OK, _PARTIAL}:
             return await _receive_error(ask, response, head)
-        promise = judge(ask, head)
+        try:
+            promise = judge(ask, head)
+        except AttemptFailed:
+            await drain(response)
+            raise
         return fulfil(ask, promise, await _read_body(response, promise))
     except AttemptFailed:
         response.close()  # whatever else is on its way is not worth having
@@ -267,15 +249,14 @@ async def _read_body(response: aiohttp.ClientResponse, promise: Promise) -> byte
 
 async def _receive_error(ask: Ask, response: aiohttp.ClientResponse, head: Head) -> Body:
     """Read an error's body, so that its bytes are counted and the connection can serve again."""
-    detail = response.reason or ""
-    try:
-        code = _STORE_CODE.search(await response.read())
-        detail = code.group(1).decode() if code else detail
-    except (aiohttp.ClientError, ConnectionError):
-        response.close()
+    code = _STORE_CODE.search(await drain(response))
+    detail = code.group(1).decode() if code else response.reason or ""
     if head.status == _UNSATISFIABLE:
         return empty_body(ask, head)
-    raise refuse_status(head.status, detail=detail, retry_after=response.headers.get("Retry-After"))
+    headers = response.headers
+    raise refuse_status(
+        head.status, detail=detail, retry_after=headers.get("Retry-After"), location=headers.get("Location")
+    )
 
 
 def _head(response: aiohttp.ClientResponse) -> Head:

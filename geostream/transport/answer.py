@@ -24,6 +24,7 @@ __all__ = [
     "Missing",
     "Promise",
     "empty_body",
+    "endless_redirects",
     "fulfil",
     "judge",
     "parse_content_range",
@@ -36,18 +37,20 @@ WHOLE_OBJECT_LIMIT = 8 * 1024 * 1024
 
 _CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*)\s*", re.ASCII | re.IGNORECASE)
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s'\"<>)\]]+")
+_USER = re.compile(r"[^\s'\"<>()@]+:[^\s'\"<>()@]*@(?=[\w.-])")  # credentials that lost their protocol
 _OK, _PARTIAL, _CHANGED, _UNSATISFIABLE = 200, 206, 412, 416
 _MISSING = frozenset({404, 410})
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # S3 stores what was uploaded as "aws-chunked" without the chunks, though the name may stay behind.
 _PLAIN = frozenset({"", "identity", "aws-chunked"})
 
-_LATER = "The server is busy or failing: try again later, or allow more attempts"
+_LATER = "The server is busy or failing: try again later"
 _CREDENTIALS = (
     "Check the credentials in storage_options= (or fs=) and that they may read this object; "
     "object stores also answer 403 for one that does not exist"
 )
 _MOVED = "The object has moved, or lies in another region: use its new URL"
-_ADVICE = {401: _CREDENTIALS, 403: _CREDENTIALS, 407: _CREDENTIALS, **dict.fromkeys((301, 302, 303, 307, 308), _MOVED)}
+_ADVICE = {401: _CREDENTIALS, 403: _CREDENTIALS, 407: _CREDENTIALS, **dict.fromkeys(_REDIRECTS, _MOVED)}
 
 
 class AttemptFailed(Exception):  # noqa: N818 - never leaves the package; a ReadError does
@@ -281,9 +284,19 @@ def object_changed(status: int | None = None) -> Final:
     )
 
 
-def refuse_status(status: int, *, detail: str = "", retry_after: str | None = None) -> AttemptFailed:
+def endless_redirects(status: int | None, location: str | None) -> Final:
+    """Build the failure of a server that answers one redirect with another."""
+    where = f", at last to {redact(location)}" if location else ""
+    return Final(f"it is redirected again and again{where}", status=status, advice=_MOVED)
+
+
+def refuse_status(
+    status: int, *, detail: str = "", retry_after: str | None = None, location: str | None = None
+) -> AttemptFailed:
     """Build the failure that an HTTP status other than 200 and 206 means."""
     why = f"the server answered {status}" + (f" ({redact_text(detail)})" if detail else "")
+    if location is not None and status in _REDIRECTS:
+        why += f" and points to {redact(location)}"
     if is_transient_status(status):
         return Again(why, status=status, retry_after=parse_retry_after(retry_after), advice=_LATER)
     if status in _MISSING:
@@ -296,6 +309,6 @@ def refuse_status(status: int, *, detail: str = "", retry_after: str | None = No
 
 
 def redact_text(text: str) -> str:
-    """Return a foreign message with the URLs in it redacted, on one line and of bounded length."""
-    line = " ".join(_URL.sub(lambda match: redact(match.group()), text).split())
+    """Return a foreign message with its URLs and credentials redacted, on one line and of bounded length."""
+    line = " ".join(_USER.sub("", _URL.sub(lambda match: redact(match.group()), text)).split())
     return line if len(line) <= 300 else line[:297] + "..."  # noqa: PLR2004 - a message, not a page

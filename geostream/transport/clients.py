@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.http import HTTPFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
+from geostream.errors import ConfigError, redact
 from geostream.transport.access import LOCAL_PROTOCOLS, protocol_of
 from geostream.transport.adapters import (
     Adapter,
@@ -25,7 +27,7 @@ from geostream.transport.obstore_adapters import ObstoreBucketAdapter, ObstoreHt
 from geostream.transport.obstore_options import map_options, must_map
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterable
 
     from fsspec import AbstractFileSystem
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from geostream.transport.archive import Archives
     from geostream.transport.obstore_options import Mapped
 
-__all__ = ["CONNECTIONS", "IN_FLIGHT", "ClientPool", "Route"]
+__all__ = ["CONNECTIONS", "IN_FLIGHT", "ClientPool", "Route", "unknown_options"]
 
 IN_FLIGHT = 256
 """Most requests a loop has under way at a time."""
@@ -42,6 +44,7 @@ CONNECTIONS = 512
 _ROUTES = 8192
 _HTTP = frozenset({"http", "https"})
 _S3 = frozenset({"s3", "s3a"})
+_REQUEST_WORDS = set(inspect.signature(aiohttp.ClientSession._request).parameters)  # noqa: SLF001 - get()'s are bare
 _CHEAP_INFO = frozenset({"memory", "zip", "tar", "dir", "file", "local", "data"})
 
 
@@ -158,8 +161,20 @@ def _http_client(kind: type[AbstractFileSystem], options: dict[str, Any], mapped
     words.setdefault("auto_decompress", False)
     words.setdefault("timeout", aiohttp.ClientTimeout(total=None, sock_connect=30))
     fs = kind(**{**options, "client_kwargs": words, "asynchronous": True, "skip_instance_cache": True})
+    unknown = set(fs.kwargs) - _REQUEST_WORDS
+    if unknown and "get_client" not in options:
+        raise unknown_options("", unknown)
     adapter = HttpAdapter(fs, owned=True)
     return Route(adapter if mapped is None else ObstoreHttpAdapter(adapter, mapped), "", fs, None)
+
+
+def unknown_options(url: str, names: Iterable[str]) -> ConfigError:
+    """Build the error of options that no part of a filesystem knows."""
+    words = ", ".join(map(repr, sorted(names)))
+    place = f"{redact(url)}: " if url else ""
+    return ConfigError(
+        f"{place}storage_options= has {words}, which the filesystem does not know. Check the spelling.", url=url or None
+    )
 
 
 def _client_of_user(fs: AbstractFileSystem) -> Route:

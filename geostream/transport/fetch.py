@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from geostream.accounting import stats
 from geostream.errors import ConfigError, NotFoundError, ReadError, redact
-from geostream.transport.adapters import Meter, classify, why
+from geostream.transport.adapters import classify, why
 from geostream.transport.answer import Again, Ask, AttemptFailed, Final, Missing
 from geostream.transport.archive import Archives, is_member
+from geostream.transport.clients import unknown_options
+from geostream.transport.counting import Meter
 from geostream.transport.loop import current_pool
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from geostream.transport.access import Access
     from geostream.transport.answer import Body
     from geostream.transport.clients import ClientPool, Route
-    from geostream.transport.retry import RetryPolicy
 
 _CROWD = 64
 """Requests under way from which on obstore's threads gain more than its silence about failed ones costs: with fewer,
 every byte of every answer is counted."""
 _CHECK_PROTOCOL = "Check the URL's protocol, that the package it needs is installed, and storage_options="
+
+_UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
+_USERINFO = re.compile(r"://([^?#]*:[^?#]*)@")
+_SECRET_NAME = re.compile(r"key|secret|token|pass|sas|auth|credential|connection_string|cookie", re.IGNORECASE)
+_SHORTEST_SECRET = 3
 
 __all__ = ["archives_of", "failure_to_error", "get_range", "reach"]
 
@@ -57,7 +67,7 @@ async def get_range(url: str, access: Access, start: int, stop: int, *, etag: st
     route = await reach(pool, url, access, what)
     failure, attempts = await _attempts(pool, route, Ask(route.path, start, stop, etag), access)
     if isinstance(failure, AttemptFailed):
-        raise failure_to_error(failure, url, what, attempts)
+        raise failure_to_error(failure, url, what, attempts, access)
     return failure
 
 
@@ -79,49 +89,56 @@ async def reach(pool: ClientPool, url: str, access: Access, what: str) -> Route:
     if known is not None:
         return known
     try:
-        async with asyncio.timeout(access.retry.attempt_timeout):
+        async with asyncio.timeout(access.retry.deadline):
             return await pool.route(url, access)
     except ConfigError:
         raise
     except Exception as error:  # noqa: BLE001 - a foreign filesystem's constructor raises what it likes
+        unknown = _UNKNOWN_OPTION.search(str(error)) if isinstance(error, TypeError) else None
+        if unknown is not None:
+            raise unknown_options(url, [unknown.group(1)]) from None
         failure: AttemptFailed = classify(error)
         if isinstance(error, ImportError | ValueError | TypeError):
             failure = Final(why(error), advice=_CHECK_PROTOCOL)
-    raise failure_to_error(failure, url, what, 0)
+    raise failure_to_error(failure, url, what, 0, access)
 
 
 async def _attempts(pool: ClientPool, route: Route, ask: Ask, access: Access) -> tuple[Body | AttemptFailed, int]:
     """Try until there is an answer or no sense in trying; return it, or the last failure, and the attempts made."""
-    began = time.monotonic()
     policy = access.retry
     attempt = 0
+    spent = 0.0  # waiting for a turn is no fault of the server's
     while True:
         attempt += 1
         async with pool.in_flight:
+            began = time.monotonic()
             pool.under_way += 1
             try:
                 meter = Meter(crowded=access.transport == "obstore" or pool.under_way >= _CROWD)
-                outcome = await _attempt(route, ask, policy, attempt, meter)
+                outcome = await _attempt(route, ask, policy.timeout_for(ask.stop - ask.start, spent), attempt, meter)
             finally:
                 pool.under_way -= 1
+                spent += time.monotonic() - began
         if not isinstance(outcome, Again) or attempt >= policy.attempts:
             return outcome, attempt
         delay = policy.delay(attempt, outcome.retry_after)
-        if time.monotonic() + delay - began > policy.deadline:
+        spent += delay
+        if spent >= policy.deadline:
             return outcome, attempt
         await asyncio.sleep(delay)
 
 
-async def _attempt(route: Route, ask: Ask, policy: RetryPolicy, attempt: int, meter: Meter) -> Body | AttemptFailed:
+async def _attempt(route: Route, ask: Ask, limit: float, attempt: int, meter: Meter) -> Body | AttemptFailed:
     began = time.perf_counter()
-    limit = policy.timeout_for(ask.stop - ask.start)
     try:
         async with asyncio.timeout(limit):
             return await route.adapter.fetch(ask, meter)
     except AttemptFailed as failure:
         return failure
     except TimeoutError:
-        return Again(f"no complete answer within {limit:.3g} s", advice="Check the network, or allow more time")
+        return Again(
+            f"no complete answer within {limit:.3g} s", advice="Check the network and the server, or try again later"
+        )
     finally:
         stats.add(
             requests=meter.requests,
@@ -131,10 +148,29 @@ async def _attempt(route: Route, ask: Ask, policy: RetryPolicy, attempt: int, me
         )
 
 
-def failure_to_error(failure: AttemptFailed, url: str, what: str, attempts: int) -> ReadError:
+def failure_to_error(failure: AttemptFailed, url: str, what: str, attempts: int, access: Access) -> ReadError:
     """Return the error a user sees: the URL without secrets, the range, the attempts, the cause, and what to do."""
     kind = NotFoundError if isinstance(failure, Missing) else ReadError
     tries = f" after {attempts} attempts" if attempts > 1 else ""
     advice = f". {failure.advice}." if failure.advice else "."
-    message = f"{redact(url)}: {what} could not be read{tries}: {failure.why}{advice}"
+    message = f"{redact(url)}: {what} could not be read{tries}: {_hide(failure.why, url, access)}{advice}"
     return kind(message, url=url, attempts=attempts, status=failure.status)
+
+
+def _hide(words: str, url: str, access: Access) -> str:
+    """Strike the secrets out of a cause, which may quote what others were given."""
+    secrets = {match.group(1) for match in map(_USERINFO.search, url.split("::")) if match is not None}
+    secrets |= {part for secret in secrets for part in re.split("[:/]", secret)}
+    secrets |= set(_secret_values(access.storage_options or {}))
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= _SHORTEST_SECRET:
+            words = words.replace(secret, "***")
+    return words
+
+
+def _secret_values(options: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _secret_values(value)
+        elif isinstance(value, str) and _SECRET_NAME.search(str(name)):
+            yield value

@@ -14,9 +14,10 @@ from fsspec.utils import glob_translate
 from geostream.accounting import stats
 from geostream.errors import NotFoundError
 from geostream.transport.access import LOCAL_PROTOCOLS, normalize_url, protocol_of
-from geostream.transport.adapters import Meter, classify, on_loop, set_meter
+from geostream.transport.adapters import classify, on_loop
 from geostream.transport.answer import Again, AttemptFailed
 from geostream.transport.archive import is_member, split_member
+from geostream.transport.counting import Meter, set_meter
 from geostream.transport.fetch import archives_of, failure_to_error, get_range, reach
 from geostream.transport.loop import current_pool
 
@@ -80,7 +81,7 @@ async def list_files(url_or_glob: str, access: Access) -> list[FileEntry]:
         delay = policy.delay(attempt, outcome.retry_after)
         late = time.monotonic() + delay - began > policy.deadline
         if not isinstance(outcome, Again) or attempt >= policy.attempts or late:
-            raise failure_to_error(outcome, url, what, attempt)
+            raise failure_to_error(outcome, url, what, attempt, access)
         await asyncio.sleep(delay)
 
 

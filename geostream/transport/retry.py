@@ -22,16 +22,16 @@ class RetryPolicy:
     """Seconds: the first wait is drawn from [0, base], each next one from twice that."""
     cap: float = 20.0
     """Seconds: no wait is longer, not even one a server asks for with Retry-After."""
-    deadline: float = 300.0
-    """Seconds after which nothing is sent again, counted from the first attempt."""
-    attempt_timeout: float = 60.0
+    deadline: float = 120.0
+    """Seconds that all attempts and the waits between them may take; large ranges get more, as below."""
+    attempt_timeout: float = 20.0
     """Seconds one attempt may take, whatever its size."""
     slowest_rate: float = 128 * 1024.0
     """Bytes a second below which an answer counts as stalled: large ranges get size / slowest_rate seconds more."""
 
-    def timeout_for(self, length: int) -> float:
-        """Return the seconds one attempt at ``length`` bytes may take."""
-        return self.attempt_timeout + length / self.slowest_rate
+    def timeout_for(self, length: int, spent: float = 0.0) -> float:
+        """Return the seconds one attempt at ``length`` bytes may take, ``spent`` seconds after the first began."""
+        return max(0.0, min(self.attempt_timeout, self.deadline - spent)) + length / self.slowest_rate
 
     def delay(self, attempt: int, retry_after: float | None = None, draw: float | None = None) -> float:
         """Return the seconds to wait after failed ``attempt`` (1 for the first).

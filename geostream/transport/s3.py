@@ -18,7 +18,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 
-from geostream.transport.adapters import CONNECT_ERRORS, disable_resend, metered, receive, set_meter, why
+from geostream.transport.adapters import CONNECT_ERRORS, disable_resend, receive, why
 from geostream.transport.answer import (
     Again,
     Ask,
@@ -28,21 +28,27 @@ from geostream.transport.answer import (
     Head,
     Missing,
     empty_body,
+    endless_redirects,
     fulfil,
     judge,
     refuse_status,
 )
+from geostream.transport.counting import count_session, drain, metered, set_meter
 from geostream.transport.obstore_adapters import s3_relay
 from geostream.transport.obstores import Relay, is_plain_key, usable
 from geostream.transport.retry import parse_retry_after
 from geostream.transport.s3_direct import Direct, Keys
 
 if TYPE_CHECKING:
-    from geostream.transport.adapters import Meter
+    from geostream.transport.counting import Meter
 
 __all__ = ["S3Adapter", "s3_options"]
 
 _UNSATISFIABLE = 416
+_REDIRECTS = range(300, 400)
+_MOST_REDIRECTS = 3
+"""Of one attempt: an object's, its bucket's, and one more. botocore would go on until Python's stack is full."""
+_NO_LIMIT = 86400
 _BOTOCORE_KNOWS_MORE = frozenset({301, 302, 303, 307, 308, 400})  # other regions, expired tokens
 _BUSY_CODES = frozenset({"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "Throttling"})
 _KEY_CODES = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed"})
@@ -56,6 +62,8 @@ def s3_options(options: dict[str, Any], connections: int) -> dict[str, Any]:
         "parameter_validation": False,  # a tenth of a request's work, on what geostream itself wrote
         "response_checksum_validation": "when_required",  # a range has none
         "user_agent": "geostream",  # botocore's own is put together anew for each request
+        "connect_timeout": _NO_LIMIT,  # geostream's own limit holds for every protocol
+        "read_timeout": _NO_LIMIT,
         **dict(options.get("config_kwargs") or {}),
     }
     config["retries"] = {"total_max_attempts": 1, "mode": "standard"}
@@ -95,7 +103,9 @@ class S3Adapter:
     async def _open(self) -> Any:
         client = await self._fs.set_session()
         if client is not self._client:
-            _count_requests(client)
+            transport = http_session(client)
+            traced = transport is not None and count_session(await transport._get_session(None))  # noqa: SLF001 - as below
+            _count_requests(client, traced=traced)
             if self._owned:
                 await _disable_inner_resend(client)
                 _leave_dates_alone(client)
@@ -114,6 +124,11 @@ class S3Adapter:
         try:
             await self._open()
             bucket, key, version = self._fs.split_path(ask.path)
+            if "@" in bucket or (":" in bucket and "@" in key and not bucket.startswith("arn:")):
+                raise Final(
+                    "it holds credentials before the bucket's name",
+                    advice="Pass key and secret in storage_options=, and the URL without them",
+                )
             if not key:
                 raise Final("it names a bucket, not an object", advice="Pass the URL of a file")
             client = await self._fs.get_s3(bucket)
@@ -173,12 +188,13 @@ class S3Adapter:
             words["if-match"] = ask.if_match
         url, headers = direct.request(place.key, words, keys)
         session = await http_session(place.client)._get_session(None)  # noqa: SLF001 - the client's own connections
-        meter.requests += 1
+        counted = count_session(session)
+        meter.requests += not counted
         try:
             async with session.get(url, headers=headers, allow_redirects=False) as response:
                 return await receive(ask, response, meter)
         except CONNECT_ERRORS:
-            meter.requests -= 1  # no connection, so nothing was sent
+            meter.requests -= not counted  # no connection, so nothing was sent
             raise
         except AttemptFailed as failure:
             if failure.status not in _BOTOCORE_KNOWS_MORE:
@@ -208,6 +224,8 @@ async def _receive(ask: Ask, answer: dict[str, Any], meter: Meter) -> Body:
         received = len(data)
         return fulfil(ask, promise, data)
     except AttemptFailed:
+        if isinstance(raw, aiohttp.ClientResponse):
+            await drain(raw)
         stream.close()
         raise
     finally:
@@ -242,6 +260,10 @@ def s3_failure(error: BaseException) -> AttemptFailed:
     """Return what an exception of the client means for a retry."""
     if isinstance(error, ClientError):
         return _answered(error)
+    inner = error.kwargs.get("error") if isinstance(error, HTTPClientError) else error
+    if isinstance(inner, aiohttp.TooManyRedirects):
+        meter = metered()
+        return endless_redirects(None, None if meter is None else meter.location)
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return Final(
             why(error), advice="Pass key and secret, or anon=True for a public bucket, in storage_options= (or use fs=)"
@@ -264,13 +286,14 @@ def _answered(error: ClientError) -> AttemptFailed:
     facts = error.response.get("ResponseMetadata", {})
     status = facts.get("HTTPStatusCode")
     code = str(error.response.get("Error", {}).get("Code", ""))
-    retry_after = facts.get("HTTPHeaders", {}).get("retry-after")
+    headers = facts.get("HTTPHeaders", {})
+    retry_after = headers.get("retry-after")
     if code in _BUSY_CODES:
         return Again(
             f"the store answered {status} ({code})",
             status=status,
             retry_after=parse_retry_after(retry_after),
-            advice="The store is busy or failing: try again later, or allow more attempts",
+            advice="The store is busy or failing: try again later",
         )
     if code in _KEY_CODES:
         return Final(
@@ -284,27 +307,47 @@ def _answered(error: ClientError) -> AttemptFailed:
             status=status,
             advice="Check the spelling of the bucket and key, the endpoint, and that the object exists",
         )
-    return refuse_status(status or 0, detail=code if code != str(status) else "", retry_after=retry_after)
+    detail = code if code != str(status) else ""
+    return refuse_status(status or 0, detail=detail, retry_after=retry_after, location=headers.get("location"))
 
 
-def _count_requests(client: Any) -> None:
-    """Count what the client sends and the bodies it reads itself, while an attempt of geostream's is under way."""
+def _count_requests(client: Any, *, traced: bool) -> None:
+    """Count what the client sends and the bodies it reads itself, while an attempt of geostream's is under way.
+
+    Args:
+        client: botocore's client.
+        traced: Whether its HTTP session counts the requests already.
+    """
     events = client.meta.events
-    events.register("before-send.s3", _on_send, unique_id="geostream-requests")
+    events.register("before-send.s3", _on_send, unique_id="geostream-sent")
     events.register("before-parse.s3", _on_answer, unique_id="geostream-bytes")
+    if not traced:
+        events.register("before-send.s3", _on_uncounted_send, unique_id="geostream-requests")
 
 
 def _on_send(request: Any = None, **_: Any) -> None:
     meter = metered()
     if meter is not None:
-        meter.requests += 1
+        if meter.redirects >= _MOST_REDIRECTS:
+            raise endless_redirects(None, meter.location)
         meter.sent = request
 
 
+def _on_uncounted_send(**_: Any) -> None:
+    meter = metered()
+    if meter is not None:
+        meter.requests += 1
+
+
 def _on_answer(response_dict: dict[str, Any] | None = None, **_: Any) -> None:
-    meter, body = metered(), (response_dict or {}).get("body")
-    if meter is not None and isinstance(body, bytes):
-        meter.bytes += len(body)
+    meter, answer = metered(), response_dict or {}
+    if meter is None:
+        return
+    if isinstance(answer.get("body"), bytes):
+        meter.bytes += len(answer["body"])
+    if answer.get("status_code") in _REDIRECTS:
+        meter.redirects += 1
+        meter.location = answer.get("headers", {}).get("location")
 
 
 def _leave_dates_alone(client: Any) -> None:

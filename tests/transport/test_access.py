@@ -20,6 +20,9 @@ from geostream.transport import Access, RetryPolicy, normalize_url
         ("/vsigs/bucket/b.tif", "gs://bucket/b.tif"),
         ("/vsiaz/container/b.tif", "az://container/b.tif"),
         ("/vsicurl/https://host/b.tif?x=1", "https://host/b.tif?x=1"),
+        ("/vsicurl?max_retry=3&url=http%3A%2F%2Fhost%2Fb.tif", "http://host/b.tif"),
+        ("/vsicurl?url=https://host/b.tif", "https://host/b.tif"),
+        ("file:/data/a.tif", "/data/a.tif"),
         ("/vsizip//vsis3/bucket/x.zip/a/b.tif", "zip://a/b.tif::s3://bucket/x.zip"),
         ("/vsizip/vsicurl/https://host/x.zip/b.tif", "zip://b.tif::https://host/x.zip"),
         ("/vsizip/{/data/odd}/b.tif", "zip://b.tif::/data/odd"),
@@ -46,10 +49,26 @@ def test_paths_of_the_users_own_filesystem_are_left_alone():
     assert normalize_url("bucket/a.tif", Access(fs=fsspec.filesystem("memory"))) == "bucket/a.tif"
 
 
-@pytest.mark.parametrize("given", ["/vsimem/a.tif", "/vsitar/a.tar/b.tif", "/vsizip/a.7z", b"/a.tif"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("/vsimem/a.tif", "/vsitar/a.tar/b.tif", "/vsizip/a.7z", "/vsimem", "/vsicurl", "/vsicurl?max_retry=1"),
+        *("/vsis3?url=s3://bucket/a.tif", "/vsiwhat/a.tif", b"/a.tif", 5, None),
+        *("http://[bad/x.tif", "http://user:hunter2@[bad/x.tif", "https:///x.tif", "http://host:port/x.tif"),
+    ],
+)
 def test_what_is_no_url(given):
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as caught:
         normalize_url(given)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_arguments_of_the_wrong_kind_are_named():
+    with pytest.raises(ConfigError, match=r"storage_options= .*type str") as caught:
+        Access("hunter2")
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"fs= .*type str"):
+        Access(fs="s3")
 
 
 def test_equal_options_are_equal_and_hash_alike():

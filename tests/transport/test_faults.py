@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import socket
+import struct
+import threading
+import time
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from geostream.accounting import stats
 from geostream.errors import NotFoundError, ReadError
-from geostream.testing import Fault
-from geostream.transport import Access, get_range, run, scan_session
+from geostream.testing import Fault, RangeServer
+from geostream.transport import DEFAULT_RETRY, Access, get_range, run, scan_session
 
 KEY = "dir/some file.bin"
 
@@ -86,7 +93,7 @@ def test_bytes_of_spoiled_answers_count(remote, server, fault, same_counts, obst
 @pytest.mark.parametrize(("kind", "size"), [("stall", None), ("stall_body", 700)])
 def test_a_stalled_answer_is_given_up_and_asked_again(remote, server, data, kind, size, obstore):
     url_for, access = remote
-    hasty = replace(access, retry=replace(access.retry, attempt_timeout=3))
+    hasty = replace(access, retry=replace(access.retry, attempt_timeout=1))
     read((url_for, hasty))  # making a client may take longer than the attempt may
     server.reset()
     server.faults.add(Fault(kind, times=1, size=size))
@@ -217,6 +224,7 @@ def test_hundreds_at_once_with_faults_count_alike(remote, server, data, same_cou
     assert [body.bytes for body in bodies] == [data[i * 900 : i * 900 + 500] for i in range(300)]
 
 
+@pytest.mark.parametrize("remote", ["http", "s3"], indirect=True)
 def test_requests_in_flight_are_bounded(remote, server, data, monkeypatch):
     monkeypatch.setattr("geostream.transport.clients.IN_FLIGHT", 8)
     url_for, access = remote
@@ -230,6 +238,7 @@ def test_requests_in_flight_are_bounded(remote, server, data, monkeypatch):
     assert 1 < server.counters.peak_in_flight <= 8
 
 
+@pytest.mark.parametrize("remote", ["http", "s3"], indirect=True)
 def test_errors_travel_between_processes(remote, server):
     server.faults.add(Fault("status", status=403))
     with pytest.raises(ReadError) as caught:
@@ -263,3 +272,146 @@ def test_nobody_listening_is_a_read_error(server, quick):
     with stats.measure() as measured, pytest.raises(ReadError, match=r"4 attempts: ClientConnectorError"):
         run(get_range(url, Access(retry=quick), 0, 10))
     assert (measured.requests, measured.retries) == (0, 3)
+
+
+def test_the_server_says_nothing_when_a_client_hangs_up(caplog):
+    with RangeServer({"large.bin": bytes(64 << 20)}) as server:
+        client = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])))
+        client.sendall(b"GET /large.bin HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.recv(1000)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()  # with a reset
+        deadline = time.monotonic() + 20
+        while server._site.connections and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not server._site.connections
+    assert "socket.send() raised exception" not in caplog.text
+
+
+@pytest.mark.parametrize("remote", ["http", "s3", "s3-again"], indirect=True)
+@pytest.mark.parametrize("kind", ["short_range", "wrong_length", "wrong_range"])
+def test_refused_answers_count_whole(remote, server, kind, same_counts):
+    server.faults.add(Fault(kind, times=4))
+    with pytest.raises(ReadError):
+        read(remote, 0, 200_000)
+    assert server.counters.bytes_sent >= 200_000
+
+
+@pytest.mark.parametrize("remote", ["http", "s3", "s3-again"], indirect=True)
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirects_to_nowhere_end_soon(remote, server, status, same_counts):
+    server.faults.add(Fault("status", status=status))
+    with pytest.raises(ReadError, match=r"redirected again and again|answered 30") as caught:
+        read(remote)
+    assert "has moved" in str(caught.value)
+    assert server.counters.requests <= 4
+
+
+@pytest.fixture
+def circle():
+    """A server that redirects every request to itself, and the list of the requests it had."""
+    seen = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            seen.append(self.command)
+            self.send_response(307)
+            self.send_header("Location", f"http://user:hunter2@127.0.0.1:{self.server.server_port}/again")
+            self.send_header("Content-Length", "5")
+            self.end_headers()
+            self.wfile.write(b"" if self.command == "HEAD" else b"moved")
+
+        do_HEAD = do_GET  # noqa: N815 - the base class's names
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", seen
+        server.shutdown()
+
+
+@pytest.mark.parametrize("protocol", ["http", "s3"])
+def test_redirects_in_a_circle_are_named_and_counted(circle, protocol, quick):
+    url, seen = circle
+    options = {"anon": True, "endpoint_url": url} if protocol == "s3" else None
+    place = "s3://bucket/a.bin" if protocol == "s3" else f"{url}/a.bin"
+    with (
+        stats.measure() as measured,
+        pytest.raises(ReadError, match=r"at last to http://127\.0\.0\.1:\d+/again") as caught,
+    ):
+        run(get_range(place, Access(options, retry=quick), 0, 10))
+    assert "hunter2" not in str(caught.value)
+    assert measured.requests == len(seen) <= 10
+    assert measured.bytes == 5 * seen.count("GET")
+
+
+@pytest.mark.parametrize("remote", ["http", "s3", "s3-again"], indirect=True)
+def test_what_was_never_sent_is_not_counted(remote, server, same_counts):
+    url_for, access = remote
+
+    async def cancelled_at_once():
+        task = asyncio.ensure_future(get_range(url_for(KEY), access, 0, 10))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    with scan_session() as session:  # whose connections are yet to be made
+        session.run(cancelled_at_once())
+    assert server.counters.requests == 0
+
+
+@pytest.mark.parametrize("remote", ["http", "s3"], indirect=True)
+def test_the_deadline_bounds_a_server_that_stalls(remote, server):
+    url_for, access = remote
+    read(remote)
+    hasty = replace(access, retry=replace(access.retry, attempts=50, attempt_timeout=0.5, deadline=1.2))
+    with scan_session() as session:
+        session.run(get_range(url_for(KEY), hasty, 0, 1))
+        server.reset()
+        server.faults.add(Fault("stall"))
+        with pytest.raises(ReadError, match="no complete answer") as caught:
+            session.run(get_range(url_for(KEY), hasty, 0, 1))
+    assert caught.value.attempts == server.counters.requests <= 4
+
+
+def test_one_limit_holds_for_every_protocol(server):
+    from geostream.transport.s3 import s3_options
+
+    config = s3_options(server.storage_options, 1)["config_kwargs"]
+    assert min(config["connect_timeout"], config["read_timeout"]) > DEFAULT_RETRY.deadline
+    assert s3_options({"config_kwargs": {"read_timeout": 5}}, 1)["config_kwargs"]["read_timeout"] == 5
+    assert DEFAULT_RETRY.timeout_for(0) == 20
+    assert DEFAULT_RETRY.timeout_for(0, 110) == 10
+    assert DEFAULT_RETRY.timeout_for(1 << 20, 500) == 8
+
+
+@pytest.mark.parametrize("url", ["s3://KEYID:SEC/RET@bucket/x.tif", "s3://KEYID:SECRET@bucket/x.tif"])
+def test_keys_in_a_url_are_not_told(url, quick):
+    with pytest.raises(ReadError) as caught:
+        run(get_range(url, Access({"anon": True}, retry=quick), 0, 10))
+    told = str(caught.value).partition(": bytes")[2]
+    assert "KEYID" not in told
+    assert "SEC" not in told
+
+
+def test_what_others_say_is_stripped_of_secrets(memory_that_talks, quick):
+    with pytest.raises(ReadError) as caught:
+        run(get_range("talkative://a", Access({"token": "hunter2"}, retry=quick), 0, 10))
+    assert "hunter2" not in str(caught.value)
+    assert "USER:PASS" not in str(caught.value)
+
+
+@pytest.fixture
+def memory_that_talks():
+    class Talkative(MemoryFileSystem):
+        protocol = "talkative"
+
+        def cat_file(self, path, start=None, end=None, **_):
+            raise ValueError(f"no {path} for USER:PASS@place with {self.storage_options}")
+
+        def info(self, path, **_):
+            return {"name": path, "size": 100, "type": "file"}
+
+    fsspec.register_implementation("talkative", Talkative, clobber=True)

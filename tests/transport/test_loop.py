@@ -90,6 +90,7 @@ def test_an_interrupt_cancels_what_runs():
     assert cancelled.wait(10)
 
 
+@pytest.mark.parametrize("remote", ["http", "s3"], indirect=True)
 def test_a_session_leaves_no_thread_and_no_socket(remote, server, data):
     url_for, access = remote
     threads, before = set(threading.enumerate()), sockets()
@@ -133,6 +134,7 @@ def test_a_fork_gets_a_loop_of_its_own_and_the_parent_keeps_its(remote, data, se
     assert server.counters.connections == connections + 1  # which still serves
 
 
+@pytest.mark.parametrize("remote", ["http", "s3"], indirect=True)
 def test_a_fork_from_within_a_session(remote, data):
     url_for, access = remote
     with scan_session() as session:
@@ -152,6 +154,7 @@ def read_length(url, access, start, stop):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("remote", ["http", "s3-obstore"], indirect=True)
 def test_workers_of_every_kind(remote, data, method):
     url_for, access = remote
     run(get_range(url_for(KEY), access, 5, 10))
@@ -164,9 +167,15 @@ def test_workers_of_every_kind(remote, data, method):
 
 
 @pytest.mark.parametrize(
-    "ending", ["", "sys.exit(0)", "raise KeyboardInterrupt", "pid or sys.exit(0); os.waitpid(pid, 0)"]
+    ("ending", "transport"),
+    [
+        ("", "fsspec"),
+        ("sys.exit(0)", "obstore"),
+        ("raise KeyboardInterrupt", "fsspec"),
+        ("pid or sys.exit(0); os.waitpid(pid, 0)", "fsspec"),
+        ("pid or sys.exit(0); os.waitpid(pid, 0)", "obstore"),
+    ],
 )
-@pytest.mark.parametrize("transport", ["fsspec", "obstore"])
 def test_a_process_ends_quietly(server, ending, transport):
     script = f"""
         transport = {transport!r}
@@ -217,6 +226,7 @@ def test_a_dropped_keepalive_connection_is_counted_once(remote, server, data, sa
     assert run(get_range(url_for(KEY), access, 0, 10)).bytes == data[:10]
 
 
+@pytest.mark.parametrize("remote", ["http", "s3"], indirect=True)
 def test_errors_in_a_session_are_raised(remote):
     url_for, access = remote
     with scan_session() as session, pytest.raises(ReadError):
