@@ -66,7 +66,6 @@ class RemoteFile:
                     self._blocks.popitem(last=False)
         return found
 
-
     def _fetch_blocks(self, starts: list[int]) -> dict[int, bytes]:
         """Blocks by their starts; from the second time on that they follow the last ones, ever more after them."""
         with self._lock:

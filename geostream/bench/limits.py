@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import geostream as gs
     from geostream.bench.jobs import Job
-    from geostream.header import TileCodec
+    from geostream.header import TileCodec, TileTable
     from geostream.plan import Fetch, ReadPlan, Source
 
 __all__ = ["Need", "decoded", "fetched", "size", "trace"]
@@ -59,14 +59,14 @@ def trace(dataset: gs.GeoDataset, job: Job) -> list[Need]:
 
 
 def _need(chips: int, plan: ReadPlan, cache: OrderedDict[tuple[str, int, int], int]) -> Need:
-    codecs: dict[tuple[Source, int], TileCodec] = {}
+    tables: dict[tuple[Source, int], TileTable] = {}
     for job in plan.jobs:
         if isinstance(job, PlannedJob):
-            codecs |= {(job.request.source, table.ifd): table.codec for table, _ in tables_of(job)}
+            tables |= {(job.request.source, table.ifd): table for table, _ in tables_of(job)}
     fresh, tiles = set(), []
     for key, start, stop in plan.tiles:
         source = plan.sources[key[0]]
-        codec = codecs[source, key[1]]
+        codec = tables[source, key[1]].codec_of(key[2])
         name = (source.url, key[1], key[2])
         if name not in cache:
             fresh.add(key)
