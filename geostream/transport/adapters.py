@@ -152,8 +152,8 @@ class HttpAdapter:
 
     Redirects are followed, each counted as a request. Of refused answers, up to a megabyte is read.
 
-    On a session of the user's own, aiohttp itself sends a request
-    again whose kept-alive connection turns out to be closed: uncounted, because nothing tells.
+    On a session of the user's own, aiohttp itself sends a request again whose kept-alive connection turns out to be
+    closed: counted, but not as a retry.
     """
 
     def __init__(self, fs: Any, *, owned: bool) -> None:

@@ -36,6 +36,7 @@ def test_a_range_costs_one_request_and_its_bytes(remote, server, data, same_coun
     assert server.counters.requests == server.counters.get == 1
 
 
+@pytest.mark.parametrize("remote", ["http", "s3-again", "http-obstore", "s3-obstore"], indirect=True)
 @pytest.mark.parametrize(
     ("start", "stop"), [(0, 1), (299_999, 300_000), (299_000, 400_000), (0, 300_000), (0, 999_999)]
 )
@@ -104,6 +105,7 @@ def test_a_stalled_answer_is_given_up_and_asked_again(remote, server, data, kind
     assert measured.bytes == 2000 + (0 if obstore else size or 0)  # it does not tell how much had come
 
 
+@pytest.mark.parametrize("remote", ["http", "s3-again", "http-obstore", "s3-obstore"], indirect=True)
 def test_attempts_are_bounded_and_named(remote, server):
     server.faults.add(Fault("status", status=503))
     with pytest.raises(ReadError, match=r"some(%20| )file\.bin: bytes 1000-2999 .* after 4 attempts: .*503") as caught:
@@ -194,6 +196,7 @@ def test_another_range_than_asked_is_refused(remote, server, kind):
     assert server.counters.requests == 1
 
 
+@pytest.mark.parametrize("remote", ["http", "s3-again", "http-obstore", "s3-obstore"], indirect=True)
 @pytest.mark.parametrize("kind", ["changed", "swapped"])
 def test_a_changed_object_is_refused(remote, server, kind):
     etag = read(remote).etag
@@ -204,6 +207,7 @@ def test_a_changed_object_is_refused(remote, server, kind):
     assert server.counters.requests == 3
 
 
+@pytest.mark.parametrize("remote", ["http", "s3-again", "http-obstore", "s3-obstore"], indirect=True)
 def test_an_answer_without_an_etag_is_believed(remote, server, data):
     etag = read(remote).etag
     server.faults.add(Fault("no_etag"))
@@ -211,6 +215,7 @@ def test_an_answer_without_an_etag_is_believed(remote, server, data):
     assert (body.bytes, body.etag) == (data[1000:3000], None)
 
 
+@pytest.mark.parametrize("remote", ["http", "s3-again", "http-obstore", "s3-obstore"], indirect=True)
 def test_hundreds_at_once_with_faults_count_alike(remote, server, data, same_counts):
     url_for, access = remote
     server.faults.add(
