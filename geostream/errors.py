@@ -16,7 +16,8 @@ __all__ = [
     "redact",
 ]
 
-_USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
+# A secret may hold slashes; what follows a colon and is a number is a port, and an @ behind it part of the path.
+_USERINFO = re.compile(r"(?<=://)(?:[^/@\s:]+:(?!\d+/)[^@\s]*|[^/@\s]+)@")
 _QUERY = re.compile(r"[?#].*$")
 
 
