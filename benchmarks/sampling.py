@@ -35,7 +35,7 @@ Point = tuple[str, float, float, float]
 """What was planned, tiles decoded a chip, and shuffle quality within one batch and within ten."""
 
 SIDE, TILE, CHIP, BATCH = 1024, 128, 64, 16
-TRAIN, VAL, STEPS = 12, 3, 300
+TRAIN, VAL, STEPS = 12, 3, 600
 APART = 2 * SIDE
 CACHE = 64 * TILE * TILE * 5
 """Bytes of decoded tiles: 64 of 768 with their labels, as small a part as the default is of a small archive."""
@@ -200,7 +200,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plot", type=Path, default=Path("docs/sampling.png"), help="where to draw")
     parser.add_argument("--json", type=Path, help="where to write all figures")
-    parser.add_argument("--seeds", type=int, default=3, help="trainings of each arm")
+    parser.add_argument("--seeds", type=int, default=5, help="trainings of each arm")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     reader.CACHE_BYTES = CACHE
