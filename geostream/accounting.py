@@ -43,6 +43,11 @@ class Stats:
     warp_seconds: float = 0.0
     """Seconds spent resampling, summed over threads."""
 
+    @property
+    def tiles_decoded(self) -> int:
+        """The same as `tiles`, spelt out."""
+        return self.tiles
+
     def as_dict(self) -> dict[str, float]:
         """Plain dictionary, for JSON."""
         return asdict(self)
