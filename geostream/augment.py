@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import kornia.augmentation as K  # noqa: N812 - as everybody writes it
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from geostream.errors import ConfigError
 
@@ -105,7 +105,8 @@ def augment(batch: dict[str, Any], augmentation: Augmentation) -> dict[str, Any]
         return changed
     sequence: Any = augmentation
     if not isinstance(sequence, K.AugmentationSequential):
-        sequence = K.AugmentationSequential(sequence, data_keys=None)  # alone it would move images only
+        parts = sequence if isinstance(sequence, nn.Sequential) else [sequence]
+        sequence = K.AugmentationSequential(*parts, data_keys=None)  # alone they would move images only
     images = [key for key, value in batch.items() if _is(key, value, "image")]
     masks = [key for key, value in batch.items() if _is(key, value, "mask")]
     if not images:
@@ -181,6 +182,8 @@ def _moves_only(sequence: Any) -> bool:
 
 def _is_kornia(augmentation: Any) -> bool:
     bases = (K.AugmentationBase2D, K.AugmentationBase3D, K.ImageSequential, K.MixAugmentationBaseV2)
+    if isinstance(augmentation, nn.Sequential):
+        return len(augmentation) > 0 and all(isinstance(part, bases) for part in augmentation)
     return isinstance(augmentation, bases)
 
 

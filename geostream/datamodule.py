@@ -113,7 +113,19 @@ class GeoDataModule(pl.LightningDataModule):
         self.batch_size = batch_size
         self.length = length
         self._offer(mean=mean, std=std)
-        self._offer(train_aug=train_aug, val_aug=val_aug, test_aug=test_aug, predict_aug=predict_aug, aug=aug)
+        augmentations = {
+            "train_aug": train_aug,
+            "val_aug": val_aug,
+            "test_aug": test_aug,
+            "predict_aug": predict_aug,
+            "aug": aug,
+        }
+        for name, augmentation in augmentations.items():
+            if augmentation is not None and not callable(augmentation):
+                raise ConfigError(
+                    f"{name}={augmentation!r} is no augmentation: pass kornia's, or a function of the batch"
+                )
+        self._offer(**augmentations)
         self.num_workers = num_workers
         self.prefetch_batches: int | Literal["auto"] = prefetch_batches
         self.loader_options = loader_options

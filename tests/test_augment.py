@@ -181,3 +181,11 @@ def test_augmentations_that_normalise_are_known():
     assert not normalises(moves())
     assert not normalises(None)
     assert not normalises(lambda b: b)
+
+
+def test_a_sequential_of_augmentations_moves_masks_as_well():
+    before = floating(batch())
+    with seeded(1, 2, 3, device=torch.device("cpu")):
+        after = augment(before, torch.nn.Sequential(K.RandomHorizontalFlip(p=1.0), K.RandomVerticalFlip(p=1.0)))
+    assert torch.equal(after["image"], before["image"].flip(-1, -2))
+    assert aligned(after)

@@ -415,3 +415,9 @@ def test_workers_train_too(tmp_path):
     model = Segmentation()
     trainer(tmp_path).fit(model, datamodule=module(num_workers=1))
     assert places(model.seen["train"]) == places(alone.seen["train"])
+
+
+@pytest.mark.parametrize("stage", ["train_aug", "val_aug", "test_aug", "predict_aug", "aug"])
+def test_what_is_no_augmentation_is_refused_at_once(stage):
+    with pytest.raises(ConfigError, match=f"{stage}=5 is no augmentation"):
+        GeoDataModule(**{stage: 5})
