@@ -176,8 +176,3 @@ class RasterHeader:
         """Value that stands for "nothing" in the 1-based ``band``: its nodata value, or 0 where none is declared."""
         value = self.nodata[band - 1]
         return 0 if value is None else value
-
-    def level_grid(self, level: int) -> Grid:
-        """Grid of level ``level``: the raster's extent in that level's pixels."""
-        image = self.levels[level].image
-        return self.grid if level == 0 else self.grid.scaled(image.width, image.height)

@@ -13,7 +13,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from geostream import transport
 from geostream.accounting import stats
@@ -33,13 +33,9 @@ if TYPE_CHECKING:
     from geostream.plan import Fetch, Job, ReadPlan, Source, TileKey
     from geostream.tilestore import TileStore
 
-    Wanted = list[tuple["Run", int]]
-
     Tile = NDArray[np.generic]
 
 __all__ = ["Outcome", "PriorityPool", "Run"]
-
-K = TypeVar("K")
 
 Outcome = Patch | Exception
 """What a request gives: pixels, or the error that stands in their place."""

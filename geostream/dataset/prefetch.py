@@ -158,11 +158,6 @@ def prefetched(batch: Prefetched) -> Iterator[None]:
         _current.reset(token)
 
 
-def is_prefetching() -> bool:
-    """Whether samples of a batch are being assembled."""
-    return _current.get() is not None
-
-
 def fetch(requests: Sequence[Request]) -> list[Outcome]:
     """Outcomes in the order of ``requests``: those read ahead, and the rest read now in one plan."""
     batch = _current.get()
