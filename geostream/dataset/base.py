@@ -10,20 +10,18 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from geostream.dataset.batches import PlannedBatches
 from geostream.dataset.collate import Sample
 from geostream.dataset.plot import draw, style_of
-from geostream.dataset.prefetch import Prefetched, is_nothing_left, prefetched, submit
 from geostream.dataset.query import Query, parse_query
 from geostream.dataset.reproject import Origin
-from geostream.errors import ConfigError, GeostreamError, QueryError
+from geostream.errors import ConfigError, QueryError
 from geostream.grid import parse_crs, same_crs
 from geostream.index import SceneLookup
-from geostream.reader import plan_many
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Iterable
 
     from geopandas import GeoDataFrame
     from matplotlib.figure import Figure
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 
     from geostream.dataset.compose import IntersectionDataset, UnionDataset
     from geostream.dataset.query import GeoSlice
-    from geostream.plan import ReadPlan, Request
 
 __all__ = ["GeoDataset", "is_geo_dataset", "parse_res", "regridded"]
 
@@ -75,7 +72,7 @@ def regridded(dataset: Any, crs: CRS | None, res: tuple[float, float] | None = N
     return twin
 
 
-class GeoDataset(Dataset[Sample], abc.ABC):
+class GeoDataset(PlannedBatches, Dataset[Sample], abc.ABC):
     """A dataset that is asked for places and times.
 
     Datasets combine: ``images & masks`` answers where both have data, ``a | b`` where either has. Neither changes its
@@ -107,63 +104,6 @@ class GeoDataset(Dataset[Sample], abc.ABC):
             ConfigError: the query is malformed.
             QueryError: nothing lies there.
         """
-
-    def requests(self, query: GeoSlice) -> list[Request]:  # noqa: ARG002 - for subclasses to answer
-        """What ``self[query]`` will ask of the reader: nothing, unless a subclass says so."""
-        return []
-
-    def plan(self, queries: Sequence[GeoSlice]) -> ReadPlan:
-        """The plan by which a batch is read: ``dataset.plan(queries).explain()`` says what is fetched and why.
-
-        Raises:
-            GeostreamError: a query is malformed, or nothing lies there.
-        """
-        return plan_many([request for query in queries for request in self.requests(query)])
-
-    def prefetch(self, queries: Sequence[GeoSlice]) -> Future[Prefetched]:
-        """Start reading all that ``queries`` need, in one plan: each tile is fetched and decoded once.
-
-        A query that cannot be planned is left out; `assemble` raises what is wrong with it.
-        """
-        requests: list[Request] = []
-        for query in queries:
-            try:
-                requests += self.requests(query)
-            except GeostreamError:
-                continue
-        return submit(requests)
-
-    def assemble(self, queries: Sequence[GeoSlice], batch: Prefetched) -> list[Sample]:
-        """``[self[query] for query in queries]``, with the pixels that `prefetch` read.
-
-        Where ``on_error="skip"`` left a chip with nothing, another chip of the batch stands in for it, a copy whose
-        ``skipped`` is True.
-
-        Raises:
-            GeostreamError: what ``self[query]`` raises; under ``on_error="skip"`` only if all chips failed.
-        """
-        with prefetched(batch):
-            samples = [self._sample_or_failure(query) for query in queries]
-        good = [sample for sample in samples if not isinstance(sample, GeostreamError)]
-        failures = [sample for sample in samples if isinstance(sample, GeostreamError)]
-        if failures and not good:
-            raise failures[0]
-        return [
-            _stand_in(good[i % len(good)]) if isinstance(sample, GeostreamError) else sample
-            for i, sample in enumerate(samples)
-        ]
-
-    def __getitems__(self, queries: Sequence[GeoSlice]) -> list[Sample]:
-        """A batch of samples, read as one plan; equal to ``[self[query] for query in queries]``."""
-        return self.assemble(queries, self.prefetch(queries).result())
-
-    def _sample_or_failure(self, query: GeoSlice) -> Sample | GeostreamError:
-        try:
-            return self[query]
-        except GeostreamError as error:
-            if not is_nothing_left(error):
-                raise
-            return error
 
     def __and__(self, other: Any) -> IntersectionDataset:
         """Both datasets' data where and when both have some."""
@@ -276,8 +216,3 @@ def bounds_tensor(query: Query) -> Tensor:
     x, y, t = query.slices
     numbers = [x.start, x.stop, x.step, y.start, y.stop, y.step, t.start.timestamp(), t.stop.timestamp(), t.step]
     return torch.tensor(numbers, dtype=torch.float64)
-
-
-def _stand_in(sample: Sample) -> Sample:
-    twin = {key: value.clone() if isinstance(value, Tensor) else copy.copy(value) for key, value in sample.items()}
-    return {**twin, "skipped": torch.tensor(data=True)}

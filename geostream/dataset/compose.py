@@ -10,6 +10,7 @@ import pandas as pd
 import shapely
 
 from geostream.dataset.base import GeoDataset, is_geo_dataset, parse_res, regridded
+from geostream.dataset.batches import PlannedBatches
 from geostream.dataset.collate import Sample, concat_samples, merge_samples
 from geostream.dataset.prefetch import is_nothing_left, reading_validity
 from geostream.errors import GeostreamError, QueryError
@@ -211,7 +212,7 @@ class UnionDataset(_Composition):
 
 
 def _requests(dataset: Any, query: GeoSlice) -> list[Request]:
-    return dataset.requests(query) if isinstance(dataset, GeoDataset) else []
+    return dataset.requests(query) if isinstance(dataset, PlannedBatches) else []
 
 
 def _joined(first: gpd.GeoDataFrame, second: gpd.GeoDataFrame) -> gpd.GeoDataFrame:
