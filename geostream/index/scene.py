@@ -1,0 +1,67 @@
+"""One raster file, and what its header says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from geostream.header import MaskKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from geostream.grid import Grid
+    from geostream.header import RasterHeader
+
+__all__ = ["Scene"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One raster file and what its header says. Plain facts: pickles, needs no file to be open."""
+
+    url: str
+    """Path or URL."""
+    sidecars: tuple[str, ...]
+    """Mask, overview and metadata files that were listed beside it."""
+    grid: Grid
+    """Full resolution pixel grid."""
+    count: int
+    """Number of bands."""
+    dtype: np.dtype[np.generic]
+    """Pixel type, that of the first band."""
+    nodata: tuple[float | None, ...]
+    """Declared nodata value of each band."""
+    colormap: Mapping[int, tuple[int, ...]] | None
+    """Colours (R, G, B, A; 0-255) of a palette raster's values."""
+    header: RasterHeader | None
+    """The header as read, which spares later reads the request for it; None when an index came without headers."""
+    block_shape: tuple[int, int] = (0, 0)
+    """(rows, columns) of a tile or strip; (0, 0) where that is not known."""
+    all_valid: bool = False
+    """Whether every pixel is valid: no nodata value, mask or alpha. False where that is not known."""
+
+    @classmethod
+    def from_header(cls, url: str, sidecars: tuple[str, ...], header: RasterHeader) -> Scene:
+        """The scene that ``header`` describes."""
+        nodata = tuple(header.nodata)
+        dtype = np.dtype(header.dtype)
+        return cls(
+            url,
+            sidecars,
+            header.grid,
+            header.count,
+            dtype,
+            nodata,
+            header.colormap,
+            header,
+            header.block_shape,
+            header.mask is MaskKind.ALL_VALID,
+        )
+
+    def declaring(self, nodata: float) -> Scene:
+        """This scene as if its file declared ``nodata`` for all bands."""
+        header = None if self.header is None else self.header.declaring(nodata)
+        return replace(self, nodata=(nodata,) * self.count, header=header, all_valid=False)
