@@ -176,3 +176,7 @@ class RasterHeader:
         """Value that stands for "nothing" in the 1-based ``band``: its nodata value, or 0 where none is declared."""
         value = self.nodata[band - 1]
         return 0 if value is None else value
+
+    def declaring(self, nodata: float) -> RasterHeader:
+        """This header as if the file declared ``nodata`` for all bands, whatever it says of valid pixels itself."""
+        return replace(self, nodata=(nodata,) * self.count, mask=MaskKind.NODATA, alpha=None)

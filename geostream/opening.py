@@ -74,6 +74,8 @@ async def open_source(source: Source) -> RasterHeader:
     except HeaderError as error:
         raise _named(error, source) from error.__cause__
     header = replace(header, etag=meter.etag, requests=meter.requests, bytes=meter.bytes)
+    if source.nodata is not None:
+        header = header.declaring(source.nodata)
     if copy is not None:
         _copies[header] = copy
     return header

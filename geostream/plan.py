@@ -42,6 +42,8 @@ class Source:
     """How it is reached."""
     sidecars: tuple[str, ...] = ()
     """URLs of the files beside it that GDAL shall know of (``.msk``, ``.ovr``, ``.aux.xml``)."""
+    nodata: float | None = None
+    """Value that stands for "nothing" instead of what the file declares; None for what it declares."""
     header: RasterHeader | None = field(default=None, compare=False, repr=False)
     """Its header, where that was read before: spares the request."""
 

@@ -105,6 +105,8 @@ class RasterDataset(GeoDataset):
     separate_files: bool = False
     """Whether each band of a scene has its own file. Files may differ in pixel size, extent and CRS: each is resampled
     once, onto the sample's pixels. The scene lies where the first file does that is listed and wanted."""
+    nodata: float | None = None
+    """Value that stands for "no data" in all bands, whatever the files declare; None for what they declare."""
     all_bands: tuple[str, ...] = ()
     """Names of the bands, in the file's order."""
     rgb_bands: tuple[str, ...] = ()
@@ -137,8 +139,8 @@ class RasterDataset(GeoDataset):
         sidecars: bool = False,
         transport: Transport = "auto",
     ) -> None:
-        if getattr(self, "nodata", None) is not None:
-            raise ConfigError(f"{type(self).__name__}.nodata is not supported: declare the value in the files instead")
+        if not isinstance(self.nodata, int | float | None):
+            raise ConfigError(f"{type(self).__name__}.nodata is {self.nodata!r}: it must be one number, or None")
         self.paths = paths if isinstance(paths, str | os.PathLike) else each_path(paths)
         self.bands: Sequence[str] | Sequence[int] = bands or self.all_bands
         self.transforms = transforms
@@ -152,6 +154,8 @@ class RasterDataset(GeoDataset):
             type(self).__name__, pattern, bands, self.all_bands, separate=self.separate_files
         )
         urls = self._find_scenes(index, probe_sidecars=sidecars)
+        if self.nodata is not None:
+            self._scenes = {url: scene.declaring(self.nodata) for url, scene in self._scenes.items()}
         self._band_files.check(urls, self._scenes, explicit=bool(bands))
         self._check_fill(self._scenes[urls[0]])
         self._place(urls, parse_crs(crs), None if res is None else parse_res(res))
@@ -314,7 +318,9 @@ class RasterDataset(GeoDataset):
 
     def _source(self, url: str) -> Source:
         scene = self._scenes.get(url)
-        return Source(url, self._access, scene.sidecars if scene else (), header=scene.header if scene else None)
+        if scene is None:
+            return Source(url, self._access, nodata=self.nodata)
+        return Source(url, self._access, scene.sidecars, self.nodata, header=scene.header)
 
     def _selected(self, url: str, bands: tuple[int, ...] | None) -> tuple[int, ...] | None:
         """``bands``, or None if these are all the file has, in order."""
