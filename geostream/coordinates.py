@@ -12,6 +12,7 @@ import math
 import os
 import threading
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,6 +50,9 @@ _CUBIC_ORDER = 4.0
 
 _FEWEST_NODES = 7
 """On each axis: every second of seven is four, which a cubic needs."""
+
+_SERIAL_PRODUCTS = 1 << 16
+"""Multiplications of one matrix product up to which OpenBLAS uses one thread."""
 
 _MAX_TRANSFORMERS = 64
 """Transformers kept per thread."""
@@ -255,6 +259,7 @@ def _node_positions(count: int, step: int) -> Floats:
     return np.linspace(0, count - 1, max(_FEWEST_NODES, 2 * math.ceil((count - 1) / (2 * step)) + 1))
 
 
+@lru_cache(maxsize=64)
 def _cubic_weights(count: int, nodes: int) -> Floats:
     """Weights (count, nodes) of the cubic through the four nodes around each of ``count`` positions spread over all."""
     at = np.linspace(0, nodes - 1, count) if count > 1 else np.zeros(1)
@@ -264,15 +269,19 @@ def _cubic_weights(count: int, nodes: int) -> Floats:
     weights = np.zeros((count, nodes))
     for k, weight in enumerate((a * b * c / -6, t * b * c / 2, t * a * c / -2, t * a * b / 6)):
         weights[np.arange(count), first + k] = weight
+    weights.flags.writeable = False  # shared by all that ask
     return weights
 
 
 def _interpolate(nodes: Floats, width: int, height: int) -> Floats:
     """Values at every pixel (height, width) of what is known at nodes spread over them."""
     x, y = _cubic_weights(width, nodes.shape[1]), _cubic_weights(height, nodes.shape[0])
-    # einsum, not matmul: as fast for few nodes, and without BLAS's threads, which would compete with decoding
-    lines = np.einsum("hn,nm->hm", y, nodes)
-    values: Floats = np.einsum("hm,mw->hw", lines, np.ascontiguousarray(x.T))
+    lines = nodes @ x.T
+    # some rows at a time: BLAS would start threads for more, which would compete with decoding
+    rows = max(1, _SERIAL_PRODUCTS // lines.size)
+    whole = -(-height // rows)
+    y = np.concatenate([y, np.zeros((whole * rows - height, y.shape[1]))]).reshape(whole, rows, -1)
+    values: Floats = np.matmul(y, lines).reshape(-1, width)[:height]
     return values
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.intp]
 
 __all__ = [
+    "BILINEAR",
     "RESAMPLINGS",
     "SNAP",
     "Kernel",
@@ -108,11 +109,11 @@ class Kernel:
         return np.select(within, [piece(distance) for piece in self.pieces], distance.dtype.type(0))
 
 
-_BILINEAR = Kernel(1.0, (_triangle,))
+BILINEAR = Kernel(1.0, (_triangle,))
 KERNELS = {
     "nearest": Kernel(0.0),
-    "bilinear": _BILINEAR,
-    "cubic": Kernel(2.0, (_cubic_near, _cubic_far), fallback=_BILINEAR),
+    "bilinear": BILINEAR,
+    "cubic": Kernel(2.0, (_cubic_near, _cubic_far), fallback=BILINEAR),
     "average": Kernel(0.5, areal=True),
     "mode": Kernel(0.5, areal=True, counts=True),
 }

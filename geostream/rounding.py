@@ -34,12 +34,9 @@ def round_half_away(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """
     if dtype.kind not in "iu":
         return values.astype(dtype, copy=False)
-    low, high = _limits(dtype, values.dtype)
-    clamped = np.clip(values, low, high)
-    whole: NDArray[Any] = np.trunc(clamped)
-    # values - whole is exact, so that neither 0.49999997 + 0.5 nor large values are rounded up by the addition itself
-    clamped -= whole
-    clamped *= 2
-    whole += np.trunc(clamped, out=clamped)
-    rounded: NDArray[Any] = whole.astype(dtype)
+    # The largest number below a half: with a half, what lies just below n + 0.5 would be rounded up by the addition.
+    whole = np.copysign(np.nextafter(values.dtype.type(0.5), values.dtype.type(0)), values)
+    whole += values
+    np.clip(whole, *_limits(dtype, values.dtype), out=whole)
+    rounded: NDArray[Any] = whole.astype(dtype)  # which cuts off the fraction
     return rounded

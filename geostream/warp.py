@@ -36,9 +36,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from geostream.bilinear import interpolate
 from geostream.coordinates import Coordinates, grid_scale, source_coordinates
 from geostream.grid import Window
 from geostream.kernels import (
+    BILINEAR,
     RESAMPLINGS,
     SNAP,
     combine,
@@ -257,6 +259,15 @@ class _Stock:
         return planes
 
     @cached_property
+    def doubles(self) -> tuple[Floats, Floats | None]:
+        """(C, h, w) values, 0 where invalid, and (C or 1, h, w) 1 where valid, else 0; None where all are."""
+        values = self.data.astype(np.float64)
+        if self.valid is None:
+            return values, None
+        np.copyto(values, 0, where=~self.valid)
+        return values, self.valid.astype(np.float64)
+
+    @cached_property
     def presence(self) -> Array:
         """(C or 1, h + 2 pad, w + 2 pad) 1 where there is valid data, else 0."""
         return self._padded(np.ones((1, *self.data.shape[1:]), bool) if self.valid is None else self.valid, self.real)
@@ -281,6 +292,8 @@ class _Stock:
 
     def weighted(self, places: _Places, kernel: Kernel) -> tuple[Array, Bools | None]:
         """Weighted means (C, H, W), and whether anything was there to weigh; None if everything was."""
+        if kernel is BILINEAR and not places.separable and max(self.scale) <= 1 and self.data.dtype.kind != "c":
+            return self._between_four(places)
         x = taps_at(kernel, places.cols, self.scale[0], self.real)
         y = taps_at(kernel, places.rows, self.scale[1], self.real)
         if places.separable and not kernel.areal:
@@ -300,6 +313,17 @@ class _Stock:
                 values = np.where(lean, simple, values)
                 found = found | lean if simple_found is None else np.where(lean, simple_found, found)
         return values, found
+
+    def _between_four(self, places: _Places) -> tuple[Array, Bools | None]:
+        """As `weighted`, for a bilinear kernel that is not widened."""
+        values, presence = self.doubles
+        means = interpolate(values, places.cols, places.rows)
+        if presence is None:
+            return means, None
+        weight = interpolate(presence, places.cols, places.rows)
+        found: Bools = weight > _LEAST_WEIGHT
+        means /= np.where(found, weight, 1)
+        return means, found
 
     def _weighted_by_axis(self, places: _Places, kernel: Kernel, x: Taps, y: Taps) -> tuple[Array, Bools | None]:
         """As `weighted` where the grids are aligned: means along columns, then means of these along rows.
