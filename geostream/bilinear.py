@@ -1,4 +1,4 @@
-"""Bilinear interpolation at scattered positions: torch's sampler takes one pass, and no lock, where NumPy takes twenty."""
+"""Bilinear interpolation at scattered positions: one pass of torch's sampler, where NumPy takes twenty."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def interpolate(planes: Floats, cols: Floats, rows: Floats) -> Floats:
     np.multiply(cols, 2 / width, out=at[:, :, 0])
     np.multiply(rows, 2 / height, out=at[:, :, 1])
     at -= 1
-    sampled = grid_sample(torch.from_numpy(planes)[None], torch.from_numpy(at)[None], padding_mode="border", align_corners=False)
+    image, grid = torch.from_numpy(planes)[None], torch.from_numpy(at)[None]
+    sampled = grid_sample(image, grid, padding_mode="border", align_corners=False)
     values: Floats = sampled[0].numpy()
     return values
