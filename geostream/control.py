@@ -26,6 +26,10 @@ ControlPoint = tuple[float, float, float, float]
 _FEWEST = 4
 """Three points fit any plane, mistakes included."""
 _ENOUGH_FOR_CURVES = 6
+_EDGE_POINTS = 16
+"""Points that stand for each edge of an outline."""
+_ROUNDS = 10
+"""Corrections of a place, each of which leaves a small part of the last one's error: rasters bend little."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +49,25 @@ class CurvedGrid(Grid):
     def curved(self) -> bool:
         """True."""
         return True
+
+    @property
+    def outline(self) -> list[tuple[float, float]]:
+        """(x, y) of points along its edges, in order."""
+        steps, zeros = np.arange(_EDGE_POINTS) / _EDGE_POINTS, np.zeros(_EDGE_POINTS)
+        cols = np.concatenate([steps, zeros + 1, 1 - steps, zeros]) * self.width
+        rows = np.concatenate([zeros, steps, zeros + 1, 1 - steps]) * self.height
+        x, y = self._place(cols, rows)
+        return list(zip(x.tolist(), y.tolist(), strict=True))
+
+    def _place(self, cols: Floats, rows: Floats) -> tuple[Floats, Floats]:
+        """Places (x, y) of columns and rows: the polynomial leads there only backwards, and the affine is close."""
+        t = self.transform
+        x, y = t.a * cols + t.b * rows + t.c, t.d * cols + t.e * rows + t.f
+        for _ in range(_ROUNDS):
+            at = self.pixels_of(x, y)
+            col, row = cols - at[0], rows - at[1]
+            x, y = x + t.a * col + t.b * row, y + t.d * col + t.e * row
+        return x, y
 
     def scaled(self, width: int, height: int) -> CurvedGrid:
         """The same extent in ``width`` x ``height`` pixels."""

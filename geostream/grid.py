@@ -129,6 +129,12 @@ class Grid:
         return min(xs), min(ys), max(xs), max(ys)
 
     @property
+    def outline(self) -> list[tuple[float, float]]:
+        """(x, y) of its corners in order, and of points between them where its edges bend."""
+        corners = [(0, 0), (self.width, 0), (self.width, self.height), (0, self.height)]
+        return [self.transform @ corner for corner in corners]
+
+    @property
     def curved(self) -> bool:
         """Whether more than the affine transform places its pixels."""
         return False

@@ -37,11 +37,10 @@ def footprint(grid: Grid, crs: CRS | None) -> Geometry:
     Raises:
         ConfigError: the grid has no CRS while one is asked for, or lies where ``crs`` is not defined.
     """
-    if grid.transform.b == 0 and grid.transform.d == 0:
+    if grid.transform.b == 0 and grid.transform.d == 0 and not grid.curved:
         shape = shapely.box(*grid.bounds)
     else:
-        corners = [(0, 0), (grid.width, 0), (grid.width, grid.height), (0, grid.height)]
-        shape = shapely.Polygon([grid.transform @ corner for corner in corners])
+        shape = shapely.Polygon(grid.outline)
     shape = shapely.orient_polygons(shape)
     return shape if same_crs(grid.crs, crs) else projected([shape], grid.crs, crs)[0]
 

@@ -27,7 +27,7 @@ class Scene:
     sidecars: tuple[str, ...]
     """Mask, overview and metadata files that were listed beside it."""
     grid: Grid
-    """Full resolution pixel grid."""
+    """Full resolution pixel grid, on the earth where control points place the file there."""
     count: int
     """Number of bands."""
     dtype: np.dtype[np.generic]
@@ -41,7 +41,8 @@ class Scene:
     block_shape: tuple[int, int] = (0, 0)
     """(rows, columns) of a tile or strip; (0, 0) where that is not known."""
     all_valid: bool = False
-    """Whether every pixel is valid: no nodata value, mask or alpha. False where that is not known."""
+    """Whether every pixel is valid: no nodata value, mask or alpha. False where that is not known, as along the bent
+    edges of a raster that control points place."""
 
     @classmethod
     def from_header(cls, url: str, sidecars: tuple[str, ...], header: RasterHeader) -> Scene:
@@ -51,14 +52,14 @@ class Scene:
         return cls(
             url,
             sidecars,
-            header.grid,
+            header.ground or header.grid,
             header.count,
             dtype,
             nodata,
             header.colormap,
             header,
             header.block_shape,
-            header.mask is MaskKind.ALL_VALID,
+            header.mask is MaskKind.ALL_VALID and header.ground is None,
         )
 
     def declaring(self, nodata: float) -> Scene:
