@@ -14,7 +14,7 @@ from rasterio.errors import NotGeoreferencedWarning
 
 from geostream.errors import DecodeError, HeaderError, redact
 from geostream.header import MaskKind
-from geostream.opener import GDAL_ERRORS, open_with_gdal
+from geostream.opener import GDAL_ERRORS, RangeContainer, open_in, open_with_gdal
 from geostream.parse import describe, with_overview_sizes
 from geostream.validity import validity
 
@@ -102,21 +102,35 @@ class GdalFile:
             ) from None
         return data, validity(data, job.bands, job.header, mask)
 
+    def open(self) -> tuple[Any, list[Exception]]:
+        """A dataset of rasterio's for the calling thread, which closes it.
+
+        Returns:
+            The dataset, and the list of what went wrong below it: look there after each use, since GDAL goes on without
+            the bytes, or says nothing of why they are missing.
+
+        Raises:
+            HeaderError: GDAL does not open it.
+        """
+        path = self._path()
+        if path is not None:
+            return _open_path(path), []
+        container = RangeContainer(self._files)
+        return open_in(container, self._name, self._files), container.failures
+
     @contextlib.contextmanager
     def _open(self, **options: Any) -> Iterator[Any]:
-        path = self._copy_path() if self.copied else self._local_path
+        path = self._path()
         if path is None:
             with open_with_gdal(self._name, self._files, **options) as dataset:
                 yield dataset
             return
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotGeoreferencedWarning)
-            try:
-                dataset = rasterio.open(path, **options)
-            except GDAL_ERRORS as error:
-                raise HeaderError(f"GDAL does not open it as a raster: {error}") from None
-        with dataset:
+        with _open_path(path, **options) as dataset:
             yield dataset
+
+    def _path(self) -> str | None:
+        """Where the file lies on this machine, if it does; a copy is made if there must be one."""
+        return self._copy_path() if self.copied else self._local_path
 
     def _copy_path(self) -> str:
         if self._copy is None:
@@ -132,3 +146,12 @@ class GdalFile:
                     file.writelines(source.read_ranges([(start, min(start + _COPY_STEP, source.total))]))
             self._copy = folder
         return str(Path(self._copy.name) / self._name)
+
+
+def _open_path(path: str, **options: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)
+        try:
+            return rasterio.open(path, **options)
+        except GDAL_ERRORS as error:
+            raise HeaderError(f"GDAL does not open it as a raster: {error}") from None

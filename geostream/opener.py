@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from geostream.ifd import ByteRange
 
-__all__ = ["GDAL_ERRORS", "ByteSource", "RangeContainer", "SparseSource", "open_with_gdal"]
+__all__ = ["GDAL_ERRORS", "ByteSource", "RangeContainer", "SparseSource", "held", "open_in", "open_with_gdal"]
 
 _POINTING_DRIVERS = frozenset(
     {
@@ -203,6 +203,20 @@ def open_with_gdal(name: str, files: Mapping[str, ByteSource], **options: Any) -
         Exception: a file's bytes could not be had: whatever its `ByteSource` raised, even where GDAL went on without.
     """
     container = RangeContainer(files)
+    dataset = open_in(container, name, files, **options)
+    try:
+        with dataset:
+            yield dataset
+    except GDAL_ERRORS:
+        if container.failures:
+            raise container.failures[0] from None
+        raise
+    if container.failures:
+        raise container.failures[0]
+
+
+def open_in(container: RangeContainer, name: str, files: Mapping[str, ByteSource], **options: Any) -> Any:
+    """``name`` among the ``files`` of a container as a rasterio dataset; see `open_with_gdal`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NotGeoreferencedWarning)
@@ -211,17 +225,11 @@ def open_with_gdal(name: str, files: Mapping[str, ByteSource], **options: Any) -
         if container.failures:
             raise container.failures[0] from None
         raise HeaderError(f"GDAL does not open it as a raster: {_plain(error, name)}") from None
-    try:
-        with dataset:
-            if dataset.driver in _POINTING_DRIVERS and not isinstance(files[name], _Held):
-                raise HeaderError(f"{dataset.driver} files name other places to read from: open those themselves")
-            yield dataset
-    except GDAL_ERRORS:
-        if container.failures:
-            raise container.failures[0] from None
-        raise
-    if container.failures:
-        raise container.failures[0]
+    if dataset.driver in _POINTING_DRIVERS and not isinstance(files[name], _Held):
+        driver = dataset.driver
+        dataset.close()
+        raise HeaderError(f"{driver} files name other places to read from: open those themselves")
+    return dataset
 
 
 def _plain(error: Exception, name: str) -> str:
