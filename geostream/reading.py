@@ -24,7 +24,7 @@ from geostream.warp import RESAMPLINGS
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from fsspec import AbstractFileSystem
     from pyproj import CRS
@@ -57,6 +57,7 @@ def read(
     fs: AbstractFileSystem | None = None,
     sidecars: bool = False,
     transport: Transport = "auto",
+    sign: Callable[[str], str] | None = None,
 ) -> Patch:
     """Read a window of a raster, from wherever it lies, onto the grid asked for.
 
@@ -79,6 +80,7 @@ def read(
             beside a local file are always found.
         transport: who fetches from s3, gs, az and http(s): ``"obstore"``, ``"fsspec"``, or ``"auto"`` for obstore
             where ``storage_options`` mean the same to it.
+        sign: called with the URL right before a request, returns the URL to ask for, such as one with a token.
 
     Returns:
         Pixels (C, H, W) in the file's dtype, their validity (H, W), transform and CRS.
@@ -108,7 +110,7 @@ def read(
         _res(res),
         _shape(shape),
     )
-    source, header = _open(url, Access(storage_options, fs, transport=transport), sidecars=sidecars)
+    source, header = _open(url, Access(storage_options, fs, transport=transport, sign=sign), sidecars=sidecars)
     grid = place.grid(header.grid, source.url, header.ground)
     request = Request(replace(source, header=header), grid, wanted, resampling)
     _check_size(request, header)
@@ -131,6 +133,7 @@ def info(
     fs: AbstractFileSystem | None = None,
     sidecars: bool = False,
     transport: Transport = "auto",
+    sign: Callable[[str], str] | None = None,
 ) -> dict[str, Any]:
     """Say what a raster is, how it will be read, and what finding out cost.
 
@@ -140,6 +143,7 @@ def info(
         fs: as `read`.
         sidecars: as `read`.
         transport: as `read`.
+        sign: as `read`.
 
     Returns:
         ``driver``, ``reader`` (``"geostream"`` or ``"rasterio"``) and ``reason`` (why the latter), ``size`` (width,
@@ -153,7 +157,7 @@ def info(
         HeaderError: not a raster.
         ReadError: its bytes could not be had; `NotFoundError` where there is no such file.
     """
-    source, header = _open(url, Access(storage_options, fs, transport=transport), sidecars=sidecars)
+    source, header = _open(url, Access(storage_options, fs, transport=transport, sign=sign), sidecars=sidecars)
     rows, columns = header.block_shape
     return {
         "url": redact(source.url),

@@ -24,7 +24,7 @@ from geostream.dataset.prefetch import fetch, is_validity_wanted, mark_nothing_l
 from geostream.dataset.selection import by_date, covers, in_order, unhidden
 from geostream.errors import ConfigError, GeostreamError, NotFoundError, QueryError, redact
 from geostream.grid import parse_crs
-from geostream.index import SceneIndex, converted_res, footprint, scene_frame
+from geostream.index import converted_res, footprint, scene_frame
 from geostream.plan import Layout, Request, Source
 from geostream.scan import Paths, describe_paths, each_path, list_scenes, name_matches, scan
 from geostream.transport import Access
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from geostream.grid import Grid
     from geostream.index import Scene
     from geostream.reader import Outcome, Patch
+    from geostream.scan.index import Index
     from geostream.transport import Transport
 
 __all__ = ["RasterDataset"]
@@ -84,6 +85,8 @@ class RasterDataset(GeoDataset):
             shows.
         transport: who fetches from s3, gs, az and http(s): ``"obstore"``, ``"fsspec"``, or ``"auto"`` for obstore
             where ``storage_options`` mean the same to it.
+        sign: called with a file's URL right before a request, returns the URL to ask for, such as one with a token. It
+            is called again when half a minute has passed, or a request is refused. What it returns is stored nowhere.
 
     Raises:
         NotFoundError: no file matches.
@@ -129,7 +132,7 @@ class RasterDataset(GeoDataset):
         *,
         storage_options: Mapping[str, Any] | None = None,
         fs: AbstractFileSystem | None = None,
-        index: SceneIndex | None = None,
+        index: Index | None = None,
         valid: bool = False,
         dtype: DType | None = None,
         resampling: Any = None,
@@ -138,6 +141,7 @@ class RasterDataset(GeoDataset):
         on_error: str = "raise",
         sidecars: bool = False,
         transport: Transport = "auto",
+        sign: Callable[[str], str] | None = None,
     ) -> None:
         if not isinstance(self.nodata, int | float | None):
             raise ConfigError(f"{type(self).__name__}.nodata is {self.nodata!r}: it must be one number, or None")
@@ -148,7 +152,7 @@ class RasterDataset(GeoDataset):
         self.time_series = time_series
         kernel = None if resampling is None else resampling_name(resampling)
         self._options = PixelOptions(valid, dtype, kernel, fill, mosaic, on_error)
-        self._access = Access(storage_options, fs, transport=transport)
+        self._access = Access(storage_options, fs, transport=transport, sign=sign)
         pattern = FilenamePattern(self.filename_regex, self.date_format)
         self._band_files = BandFiles.of_class(
             type(self).__name__, pattern, bands, self.all_bands, separate=self.separate_files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -58,10 +58,17 @@ class Access:
     transport: Transport = "auto"
     """Which clients fetch from s3, gs, az and http(s): ``"fsspec"`` only its filesystems', ``"obstore"`` obstore or an
     error, ``"auto"`` obstore where it is installed and the options mean the same to it. Nothing to other URLs."""
+    sign: Callable[[str], str] | None = None
+    """Called with a file's URL right before it is asked for, in a thread; returns the URL to ask for, such as one with
+    a token. Called again after half a minute, and when the answer is 401 or 403. Directories are listed unsigned."""
 
     def __post_init__(self) -> None:
         if self.transport not in TRANSPORTS:
             raise ConfigError(f"transport={self.transport!r} is none of {', '.join(map(repr, TRANSPORTS))}")
+        if self.sign is not None and not callable(self.sign):
+            raise ConfigError(
+                f"sign= is {_kind(self.sign)}: pass a function that takes a URL and returns the signed one"
+            )
         if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
             raise ConfigError(
                 f"storage_options= is {_kind(self.storage_options)}: pass a dictionary of the filesystem's options"
@@ -90,8 +97,8 @@ class Access:
     def key(self) -> Hashable:
         """What tells one way of access from another."""
         if self.fs is not None:
-            return ("fs", self.fs, self.retry, self.transport)
-        return ("options", _canonical(self.storage_options or {}), self.retry, self.transport)
+            return ("fs", self.fs, self.retry, self.transport, _canonical(self.sign))
+        return ("options", _canonical(self.storage_options or {}), self.retry, self.transport, _canonical(self.sign))
 
     def __hash__(self) -> int:
         return self._hash
@@ -107,7 +114,7 @@ class Access:
 
     def __getstate__(self) -> dict[str, Any]:
         # Hashes of strings differ between processes: cached ones must not travel.
-        names = ("storage_options", "fs", "retry", "transport")
+        names = ("storage_options", "fs", "retry", "transport", "sign")
         return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:

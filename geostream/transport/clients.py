@@ -25,6 +25,7 @@ from geostream.transport.adapters import (
 )
 from geostream.transport.obstore_adapters import ObstoreBucketAdapter, ObstoreHttpAdapter
 from geostream.transport.obstore_options import map_options, must_map
+from geostream.transport.signing import Signatures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -75,6 +76,7 @@ class ClientPool:
         self.in_flight = asyncio.Semaphore(IN_FLIGHT)
         self.under_way = 0
         """Attempts being made."""
+        self.signatures = Signatures()
         self._routes: OrderedDict[tuple[str, Access], Route] = OrderedDict()
         self._clients: dict[Hashable, Route] = {}
 

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
 
 from geostream.accounting import stats
 from geostream.errors import ConfigError, NotFoundError, ReadError, redact
@@ -29,10 +30,13 @@ _CROWD = 64
 every byte of every answer is counted."""
 _CHECK_PROTOCOL = "Check the URL's protocol, that the package it needs is installed, and storage_options="
 
+_REFUSED = frozenset({401, 403})
 _UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
 _USERINFO = re.compile(r"://([^?#]*:[^?#]*)@")
 _SECRET_NAME = re.compile(r"key|secret|token|pass|sas|auth|credential|connection_string|cookie", re.IGNORECASE)
 _SHORTEST_SECRET = 3
+_SHORTEST_TOKEN = 8
+"""Values in a signed URL's query may be short words, too, and no secrets."""
 
 __all__ = ["archives_of", "failure_to_error", "get_range", "reach"]
 
@@ -64,11 +68,16 @@ async def get_range(url: str, access: Access, start: int, stop: int, *, etag: st
     pool = current_pool()
     if is_member(url):
         return await archives_of(pool).get_range(url, access, start, stop, etag)
-    route = await reach(pool, url, access, what)
-    failure, attempts = await _attempts(pool, route, Ask(route.path, start, stop, etag), access)
-    if isinstance(failure, AttemptFailed):
-        raise failure_to_error(failure, url, what, attempts, access)
-    return failure
+    signed, is_renewed = await pool.signatures.sign(url, access), access.sign is None
+    while True:
+        route = await reach(pool, signed, access, what)
+        asked = time.monotonic()
+        outcome, attempts = await _attempts(pool, route, Ask(route.path, start, stop, etag), access)
+        if not isinstance(outcome, AttemptFailed):
+            return outcome
+        if is_renewed or outcome.status not in _REFUSED:
+            raise failure_to_error(outcome, url, what, attempts, access, signed)
+        signed, is_renewed = await pool.signatures.sign(url, access, after=asked), True
 
 
 def archives_of(pool: ClientPool) -> Archives:
@@ -148,20 +157,26 @@ async def _attempt(route: Route, ask: Ask, limit: float, attempt: int, meter: Me
         )
 
 
-def failure_to_error(failure: AttemptFailed, url: str, what: str, attempts: int, access: Access) -> ReadError:
-    """Return the error a user sees: the URL without secrets, the range, the attempts, the cause, and what to do."""
+def failure_to_error(
+    failure: AttemptFailed, url: str, what: str, attempts: int, access: Access, signed: str = ""
+) -> ReadError:
+    """Return the error a user sees: the URL without secrets, the range, the attempts, the cause, and what to do.
+
+    ``signed`` is the URL that was asked for instead, if one was.
+    """
     kind = NotFoundError if isinstance(failure, Missing) else ReadError
     tries = f" after {attempts} attempts" if attempts > 1 else ""
     advice = f". {failure.advice}." if failure.advice else "."
-    message = f"{redact(url)}: {what} could not be read{tries}: {_hide(failure.why, url, access)}{advice}"
+    message = f"{redact(url)}: {what} could not be read{tries}: {_hide(failure.why, url, signed, access)}{advice}"
     return kind(message, url=url, attempts=attempts, status=failure.status)
 
 
-def _hide(words: str, url: str, access: Access) -> str:
+def _hide(words: str, url: str, signed: str, access: Access) -> str:
     """Strike the secrets out of a cause, which may quote what others were given."""
-    secrets = {match.group(1) for match in map(_USERINFO.search, url.split("::")) if match is not None}
+    secrets = {match.group(1) for match in map(_USERINFO.search, [*url.split("::"), signed]) if match is not None}
     secrets |= {part for secret in secrets for part in re.split("[:/]", secret)}
     secrets |= set(_secret_values(access.storage_options or {}))
+    secrets |= {value for _, value in parse_qsl(urlsplit(signed).query) if len(value) >= _SHORTEST_TOKEN}
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _SHORTEST_SECRET:
             words = words.replace(secret, "***")
