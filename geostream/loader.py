@@ -18,7 +18,7 @@ from geostream.accounting import Stats, stats
 from geostream.dataset.collate import stack_samples
 from geostream.errors import ConfigError
 from geostream.lookahead import LookAhead
-from geostream.reader import set_cache_bytes
+from geostream.reader import RANGE_BYTES, set_cache_bytes, set_range_bytes
 from geostream.samplers.base import EpochSampler, Iteration
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ __all__ = ["BatchPlace", "DataLoader"]
 _pinned: Callable[[Any], Any] = torch_pin_memory
 """A copy in pinned memory of every tensor in a batch, as torch's own loader makes it."""
 
-_AUTO_BYTES = 512 * 2**20
-"""Bytes that batches in flight may hold with ``prefetch_batches="auto"``, one batch aside."""
+_RANGES_SHARE = 4
+_PREFETCH_BYTES = _RANGES_SHARE * RANGE_BYTES
+"""Bytes that reading ahead may hold unless ``prefetch_bytes`` says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,27 @@ class BatchPlace:
     """Number of the epoch."""
     batch: int
     """Number of the batch within the epoch, over all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Bytes that this process may use; None leaves them as they are."""
+
+    prefetch_bytes: int | None
+    cache_bytes: int | None
+
+    def __post_init__(self) -> None:
+        for name in ("prefetch_bytes", "cache_bytes"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+                raise ConfigError(f"{name}={value!r} is no number of bytes")
+
+    def hold(self) -> None:
+        """Have this process's reads keep to them."""
+        if self.cache_bytes is not None:
+            set_cache_bytes(self.cache_bytes)
+        if self.prefetch_bytes is not None:
+            set_range_bytes(self.prefetch_bytes // _RANGES_SHARE)
 
 
 @dataclass(slots=True)
@@ -71,8 +93,11 @@ class DataLoader(torch_data.DataLoader[Any]):
         collate_fn: makes a batch of a list of samples; by default `geostream.stack_samples`.
         pin_memory: copy batches to pinned memory.
         drop_last: leave out a last batch of ``sampler`` that is not full.
-        prefetch_batches: batches in flight ahead of the one in use, with ``num_workers=0``; ``"auto"`` keeps as many
-            as keep the decoding threads fed, as far as 512 MiB allow.
+        prefetch_batches: batches in flight ahead of the one that is due, with ``num_workers=0``; ``"auto"`` keeps as
+            many as keep the decoding threads fed, as far as ``prefetch_bytes`` allow, and at least one.
+        prefetch_bytes: bytes that reading ahead may hold, in this process or in each worker: a quarter of them ranges
+            that are being fetched or wait to be decoded, which all loaders of a process share, the rest pixels of
+            batches in flight, that of the due one aside. None leaves it as it is, 512 MiB at first.
         cache_bytes: bytes of decoded tiles to keep for later batches, in this process or in each worker; None leaves it
             as it is, 128 MiB at first. All loaders of a process share one cache.
         options: all other arguments of torch's DataLoader.
@@ -94,15 +119,17 @@ class DataLoader(torch_data.DataLoader[Any]):
         drop_last: bool = False,
         *,
         prefetch_batches: int | Literal["auto"] = "auto",
+        prefetch_bytes: int | None = None,
         cache_bytes: int | None = None,
         **options: Any,
     ) -> None:
+        limits = _Limits(prefetch_bytes, cache_bytes)
         _check_samplers(dataset, batch_size, sampler, batch_sampler)
         if prefetch_batches != "auto" and (not isinstance(prefetch_batches, int) or prefetch_batches < 0):
             raise ConfigError(f"prefetch_batches={prefetch_batches!r}: pass 'auto' or a number of batches")
         collate: Any = stack_samples if collate_fn is None else collate_fn
         if num_workers > 0 and not isinstance(collate, _Reporting):
-            collate = _Reporting(collate, cache_bytes)
+            collate = _Reporting(collate, limits)
         super().__init__(
             dataset,
             batch_size=batch_size,
@@ -116,6 +143,7 @@ class DataLoader(torch_data.DataLoader[Any]):
             **options,
         )
         self.prefetch_batches: int | Literal["auto"] = prefetch_batches
+        self.prefetch_bytes = prefetch_bytes
         self.cache_bytes = cache_bytes
         self._progress = _Progress()
         self._source, self._unit = _source(self.batch_sampler)
@@ -182,8 +210,7 @@ class DataLoader(torch_data.DataLoader[Any]):
         self._progress = _Progress()
 
     def _open(self) -> Iterator[Any]:
-        if self.cache_bytes is not None:
-            set_cache_bytes(self.cache_bytes)
+        _Limits(self.prefetch_bytes, self.cache_bytes).hold()
         if self.num_workers == 0 and hasattr(self.dataset, "prefetch") and hasattr(self.dataset, "assemble"):
             return _InFlight(self)
         if self._source is not None:
@@ -236,9 +263,9 @@ class _InFlight(Iterator[Any]):
         self._started: deque[tuple[list[Any], Future[Any] | Exception]] = deque()
         self._loader = loader
         self._queries: Iterator[list[Any]] | None = iter(loader.batch_sampler or ())
-        self._ahead = LookAhead(loader.prefetch_batches, _AUTO_BYTES)
+        budget = _PREFETCH_BYTES if loader.prefetch_bytes is None else loader.prefetch_bytes
+        self._ahead = LookAhead(loader.prefetch_batches, budget - budget // _RANGES_SHARE)
         self._counted = stats()
-        self._served = self._fetched = 0
         self._clock = time.perf_counter()
 
     def __next__(self) -> Any:
@@ -288,19 +315,18 @@ class _InFlight(Iterator[Any]):
 
     def _start(self, queries: list[Any]) -> Future[Any] | Exception:
         try:
-            return self._loader.dataset.prefetch(queries)  # type: ignore[attr-defined,no-any-return]
+            read: Future[Any] = self._loader.dataset.prefetch(queries)  # type: ignore[attr-defined]
         except Exception as error:  # noqa: BLE001 - raised at its batch
             return error
+        self._ahead.started(getattr(read, "nbytes", 0))
+        return read
 
     def _learn(self, *, waited: bool, size: int) -> None:
         now, counted = time.perf_counter(), stats()
         since = counted - self._counted
         threads = os.cpu_count() or 1
         busy = since.decode_seconds / ((now - self._clock) * threads)
-        self._served += 1
-        self._fetched += since.bytes
-        fetched = int(self._fetched / (self._served + len(self._started)))
-        self._ahead.delivered(waited=waited, busy=busy, cost=size + fetched)
+        self._ahead.delivered(waited=waited, busy=busy, cost=size)
         self._clock, self._counted = now, counted
 
 
@@ -319,17 +345,16 @@ class _Parcel:
 class _Reporting:
     """A collate function that, in a worker, wraps its batch in a parcel."""
 
-    def __init__(self, collate: Callable[[list[Any]], Any], cache_bytes: int | None) -> None:
+    def __init__(self, collate: Callable[[list[Any]], Any], limits: _Limits) -> None:
         self._collate = collate
-        self._cache_bytes = cache_bytes
+        self._limits = limits
         self._reported = Stats()
 
     def __call__(self, samples: list[Any]) -> Any:
         batch = self._collate(samples)
         if torch_data.get_worker_info() is None:
             return batch
-        if self._cache_bytes is not None:
-            set_cache_bytes(self._cache_bytes)
+        self._limits.hold()
         counted = stats()
         counts = (counted - self._reported).as_dict()
         self._reported = counted

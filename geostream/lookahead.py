@@ -23,7 +23,7 @@ class LookAhead:
 
     Args:
         batches: a fixed number, or ``"auto"``.
-        budget: bytes that batches in flight may hold, one batch aside.
+        budget: bytes of pixels that batches in flight may hold, that of the one that is due aside.
     """
 
     def __init__(self, batches: int | Literal["auto"], budget: int) -> None:
@@ -34,11 +34,19 @@ class LookAhead:
 
     @property
     def batches(self) -> int:
-        """Batches to keep in flight beyond the one that is due."""
+        """Batches to keep in flight beyond the one that is due: one at least."""
         if not self._adapts:
             return int(self._batches)
         fitting = self._budget // self._cost if self._cost else _FIRST
         return max(1, min(int(self._batches), fitting))
+
+    def started(self, cost: int) -> None:
+        """Learn what a batch will hold, once it is in flight.
+
+        Args:
+            cost: bytes of its pixels, as far as they are known; 0 if they are not.
+        """
+        self._cost = max(self._cost, cost)
 
     def delivered(self, *, waited: bool, busy: float, cost: int) -> None:
         """Learn from a batch.
@@ -46,7 +54,7 @@ class LookAhead:
         Args:
             waited: whether the consumer had to wait for it.
             busy: share of the decoding threads' time that was used since the batch before.
-            cost: bytes that the batch held while in flight, compressed ones included.
+            cost: bytes that it holds.
         """
         self._cost = max(self._cost, cost)
         if self._adapts and waited and busy < _BUSY and self._batches * self._cost <= self._budget:

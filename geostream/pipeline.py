@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from geostream.header import RasterHeader
     from geostream.plan import Fetch, Job, ReadPlan, Source, TileKey
+    from geostream.room import Room, Stay
     from geostream.tilestore import TileStore
 
     Tile = NDArray[np.generic]
@@ -75,6 +76,7 @@ class Run:
         headers: header of each of the plan's sources, or the error that reading it gave.
         number: of the run; earlier ones are more urgent.
         store: tiles shared by all runs of the loop.
+        room: for the bytes of ranges, shared likewise.
         pool: threads that decode.
         read_with_gdal: reads a job that geostream does not decode itself.
     """
@@ -85,6 +87,7 @@ class Run:
         headers: Sequence[RasterHeader | GeostreamError],
         number: int,
         store: TileStore,
+        room: Room,
         pool: PriorityPool,
         read_with_gdal: Callable[[Job], Awaitable[Patch]],
     ) -> None:
@@ -92,6 +95,7 @@ class Run:
         self._headers = headers
         self._number = number
         self._store = store
+        self._room = room
         self._pool = pool
         self._read_with_gdal = read_with_gdal
         self._loop = asyncio.get_running_loop()
@@ -196,10 +200,14 @@ class Run:
     async def _fetch(self, fetch: Fetch, pending: list[PendingTile]) -> None:
         source, header = self._plan.sources[fetch.source], self._headers[fetch.source]
         etag = None if isinstance(header, GeostreamError) else header.etag
+        stay = await self._room.enter(self._number, fetch.stop - fetch.start)
         try:
             body = await transport.get_range(source.url, source.access, fetch.start, fetch.stop, etag=etag)
             _check_complete(source, fetch, len(body.bytes))
-        except GeostreamError as error:
+        except BaseException as error:
+            stay.leave()
+            if not isinstance(error, GeostreamError):
+                raise
             for tile in pending:
                 self._deliver(tile, error)
             return
@@ -208,10 +216,12 @@ class Run:
             (tile, view[start - fetch.start : stop - fetch.start])
             for tile, (_, start, stop) in zip(pending, fetch.tiles, strict=True)
         ]
-        for portion in _portions(parts):
-            self._pool.submit(self._number, partial(self._decode, source, portion))
+        portions = _portions(parts)
+        stay.split(len(portions))
+        for portion in portions:
+            self._pool.submit(self._number, partial(self._decode, source, portion, stay))
 
-    def _decode(self, source: Source, parts: list[tuple[PendingTile, memoryview]]) -> None:
+    def _decode(self, source: Source, parts: list[tuple[PendingTile, memoryview]], stay: Stay) -> None:
         """Decode tiles and paste them wherever they are wanted; runs in a decoding thread."""
         for tile, data in parts:
             began = time.perf_counter()
@@ -225,6 +235,7 @@ class Run:
             # Counted before it is delivered: whoever has the last tile of a batch may look at the counters.
             stats.add(tiles=1, decode_seconds=time.perf_counter() - began)
             self._deliver(tile, pixels)
+        stay.leave()
 
     def _deliver(self, tile: PendingTile, pixels: Tile | Exception) -> None:
         """Hand a tile, or its failure, to all who want it, those included who come to want it meanwhile."""

@@ -16,6 +16,7 @@ from geostream.errors import ConfigError, GeostreamError
 from geostream.opening import gdal_file, open_source
 from geostream.pipeline import Outcome, PriorityPool, Run
 from geostream.plan import Job, MergeCosts, ReadPlan, Request, Source, plan_reads
+from geostream.room import Room
 from geostream.tilestore import TileStore
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ __all__ = [
     "read_headers",
     "read_many",
     "set_cache_bytes",
+    "set_range_bytes",
     "submit_many",
 ]
 
@@ -48,6 +50,8 @@ _REMEMBERED_HEADERS = 4096
 _REMEMBERED_FILES = 64
 CACHE_BYTES = 2**27
 """Bytes of decoded tiles kept for later batches."""
+RANGE_BYTES = 2**27
+"""Bytes of ranges that are being fetched, or wait to be decoded."""
 
 
 class _Pools:
@@ -59,10 +63,11 @@ class _Pools:
 
 
 class _Memory:
-    """What a loop's reads have learnt: headers, files that GDAL reads, decoded tiles."""
+    """What a loop's reads share: headers, files that GDAL reads, decoded tiles, room for ranges in flight."""
 
-    def __init__(self, cache_bytes: int) -> None:
+    def __init__(self, cache_bytes: int, range_bytes: int) -> None:
         self.tiles = TileStore(cache_bytes)
+        self.room = Room(range_bytes)
         self.headers: OrderedDict[Source, asyncio.Task[RasterHeader]] = OrderedDict()
         self.gdal: OrderedDict[tuple[Source, object], asyncio.Task[GdalFile]] = OrderedDict()
         """By source and version: its ETag, or else the very header that was read."""
@@ -93,15 +98,16 @@ class _Process:
             self._pools = _Pools()
         return self._pools
 
-    def limit_tiles(self, limit: int) -> None:
+    def limit(self, cache_bytes: int, range_bytes: int) -> None:
         for memory in list(self._memory.values()):
-            memory.tiles.limit = limit
+            memory.tiles.limit = cache_bytes
+            memory.room.limit = range_bytes
 
     @property
     def memory(self) -> _Memory:
         loop = asyncio.get_running_loop()
         if loop not in self._memory:
-            self._memory[loop] = _Memory(CACHE_BYTES)
+            self._memory[loop] = _Memory(CACHE_BYTES, RANGE_BYTES)
         return self._memory[loop]
 
 
@@ -118,7 +124,17 @@ def set_cache_bytes(limit: int) -> None:
         raise ConfigError(f"cache_bytes={limit!r} is no number of bytes")
     global CACHE_BYTES  # noqa: PLW0603 - one cache for each process is the point
     CACHE_BYTES = limit
-    _process.limit_tiles(limit)
+    _process.limit(CACHE_BYTES, RANGE_BYTES)
+
+
+def set_range_bytes(limit: int) -> None:
+    """Let ranges that are being fetched, or wait to be decoded, hold ``limit`` bytes at most in this process.
+
+    A range that is larger is fetched by itself.
+    """
+    global RANGE_BYTES  # noqa: PLW0603 - as above
+    RANGE_BYTES = limit
+    _process.limit(CACHE_BYTES, RANGE_BYTES)
 
 
 def read_many(requests: Sequence[Request]) -> list[Outcome]:
@@ -200,7 +216,8 @@ async def _read(requests: list[Request]) -> list[Outcome]:
     pool.submit(number, plan)
     read = await planned
     of_sources = [headers[source] for source in read.sources]
-    return await Run(read, of_sources, number, _process.memory.tiles, pool, _read_with_gdal).outcomes()
+    memory = _process.memory
+    return await Run(read, of_sources, number, memory.tiles, memory.room, pool, _read_with_gdal).outcomes()
 
 
 def _tell(waiting: asyncio.Future[T], result: T) -> None:

@@ -148,7 +148,7 @@ def test_auto_starts_small_and_stays_within_its_bytes(monkeypatch):
     import geostream.loader as module
 
     nbytes = sum(t.nbytes for t in next(iterator).values())
-    monkeypatch.setattr(module, "_AUTO_BYTES", 3 * nbytes)
+    monkeypatch.setattr(module, "_PREFETCH_BYTES", 4 * nbytes)
     dataset.asked.clear()
     iterator = iter(loader)
     counts = [len(dataset.asked) for _ in itertools.islice(iterator, 6)]

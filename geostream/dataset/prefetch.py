@@ -21,7 +21,6 @@ from geostream.reader import read_many, submit_many
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -66,6 +65,8 @@ class _Reading(Future[Prefetched]):
 
     def __init__(self, requests: list[Request], drawn: dict[Request, Tensor]) -> None:
         super().__init__()
+        self.nbytes = sum(map(_pixel_bytes, requests))
+        """Bytes of all pixels and their validity, as far as headers are known."""
         self._requests = requests
         self._drawn = drawn
         self._reads: Future[list[Outcome]] | None = None
@@ -86,6 +87,8 @@ class _Reading(Future[Prefetched]):
 
     def _finish(self, reads: Future[list[Outcome]]) -> None:
         self._reads = None
+        if reads.cancelled():  # by the loop that ends with the interpreter
+            super().cancel()
         if not self.set_running_or_notify_cancel():
             return
         error = reads.exception()
@@ -93,6 +96,14 @@ class _Reading(Future[Prefetched]):
             self.set_exception(error)
         else:
             self.set_result(Prefetched(dict(zip(self._requests, reads.result(), strict=True)), self._drawn))
+
+
+def _pixel_bytes(request: Request) -> int:
+    header, out = request.source.header, request.out
+    dtype = header.dtype if header is not None else np.dtype(np.uint8)
+    bands = len(request.bands) if request.bands is not None else header.count if header is not None else 1
+    itemsize = (dtype if out is None else out.dtype).itemsize
+    return request.grid.width * request.grid.height * bands * (itemsize + 1)
 
 
 def submit(requests: Iterable[Request]) -> Future[Prefetched]:
