@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Layer", "channel_validity", "fits", "mosaicked", "numpy_dtype", "to_tensor"]
 
+_WHOLE_PIXELS = ("first", "last")
+"""Policies that choose among scenes; the others reckon with values, band by band."""
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -66,22 +69,38 @@ def _joined_validity(layers: Sequence[Layer]) -> NDArray[np.bool_]:
     return np.concatenate([np.broadcast_to(layer.valid, layer.data.shape) for layer in layers])
 
 
-def mosaicked(policy: str, patches: Sequence[Patch]) -> Layer:
+def mosaicked(policy: str, patches: Sequence[Patch], dtype: torch.dtype | None) -> Layer:
     """Several scenes' pixels on one grid, combined in their order.
+
+    A pixel is valid where any of its bands is. ``first`` and ``last`` take it whole; the others count a band's values
+    where that band holds data, and where none does, leave what the first valid pixel holds instead.
 
     Args:
         policy: one of `geostream.mosaic.POLICIES`.
         patches: at least one; of equal shape.
+        dtype: of the sample; None for the files'. Of floating point, a mean keeps its fraction.
     """
-    first = patches[0]
     if len(patches) == 1:
-        return Layer(first.data, first.valid[None])
-    dtype = np.result_type(*(patch.data.dtype for patch in patches))
-    mosaic = Mosaic(policy, first.data.shape, dtype)
-    for patch in patches:
-        mosaic.feed(patch.data.astype(dtype, copy=False), patch.valid[None])
-    data, valid = mosaic.done()
-    return Layer(data, valid[:1])  # all channels were fed the same
+        return Layer(patches[0].data, patches[0].valid[None])
+    common = np.result_type(*(patch.data.dtype for patch in patches))
+    if policy == "mean" and dtype is not None and dtype.is_floating_point and common.kind != "c":
+        common = numpy_dtype(dtype)
+    shared = [(patch.data, patch.valid[None]) for patch in patches]
+    if policy in _WHOLE_PIXELS or all(len(patch.band_valid) == 1 for patch in patches):
+        data, valid = _combined(policy, shared, common)
+        return Layer(data, valid[:1])  # all channels were fed the same
+    data, valid = _combined(policy, [(patch.data, patch.band_valid) for patch in patches], common)
+    elsewhere, _ = _combined("first", shared, common)
+    return Layer(np.where(valid, data, elsewhere), np.logical_or.reduce(valid, axis=0, keepdims=True))
+
+
+def _combined(
+    policy: str, parts: Sequence[tuple[NDArray[Any], NDArray[np.bool_]]], dtype: np.dtype[Any]
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    mosaic = Mosaic(policy, parts[0][0].shape, dtype)
+    for data, valid in parts:
+        mosaic.feed(data.astype(dtype, copy=False), valid)
+    return mosaic.done()
 
 
 @lru_cache

@@ -367,7 +367,8 @@ class RasterDataset(GeoDataset):
             channels = self._channels(row)
             dtype = np.result_type(*(scene.dtype for scene, _ in channels))
             return Layer.empty((len(channels), grid.height, grid.width), dtype)
-        return Layer.joined([mosaicked(self._options.policy, files) for files in zip(*whole, strict=True)])
+        how = self._options.policy, self._output_dtype()
+        return Layer.joined([mosaicked(how[0], files, how[1]) for files in zip(*whole, strict=True)])
 
     def _channels(self, row: int) -> list[tuple[Scene, int]]:
         """The file and 1-based band behind each channel of a scene."""
