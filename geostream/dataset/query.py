@@ -20,7 +20,7 @@ GeoSlice = slice | tuple[slice, ...]
 """``x``, ``(x, y)`` or ``(x, y, t)``: slices of ``start:stop:step``, what is missing being the dataset's own bounds.
 
 ``x`` and ``y`` are in CRS units, their step being the pixel size. ``t`` holds timestamps; its step takes every n-th
-scene."""
+scene, of a time series every n-th date."""
 
 _AXES = ("x", "y", "t")
 

@@ -164,7 +164,7 @@ class RasterDataset(GeoDataset):
         self._check_fill(self._scenes[urls[0]])
         self._place(urls, parse_crs(crs), None if res is None else parse_res(res))
 
-    def _find_scenes(self, index: SceneIndex | None, *, probe_sidecars: bool) -> list[str]:
+    def _find_scenes(self, index: Index | None, *, probe_sidecars: bool) -> list[str]:
         """Fill ``_files`` and ``_scenes`` from the index, or by scanning; return one file for each scene."""
         if index is None:
             listing, self._scenes = scan(
@@ -278,7 +278,8 @@ class RasterDataset(GeoDataset):
     def _dates(self, query: Query, grid: Grid) -> list[list[int]]:
         """Rows of the index to read, in the mosaic's order; with ``time_series`` those of each date."""
         lookup = self._scene_lookup
-        rows: list[int] = lookup.find(grid, query.t).tolist()
+        find = lookup.find_dates if self.time_series else lookup.find
+        rows: list[int] = find(grid, query.t).tolist()
         if not rows:
             raise QueryError(f"{query} is not in the dataset, which spans {self.bounds}")
         rows = in_order(rows, lookup.times, self._options.mosaic)

@@ -80,12 +80,27 @@ class SceneLookup:
         xmin, ymin, xmax, ymax = grid.bounds
         dx, dy = (PASTE_TOLERANCE * side for side in grid.res)
         near = self._tree.query(shapely.box(xmin + dx, ymin + dy, xmax - dx, ymax - dy), predicate="intersects")
+        if (time.step or 1) == 1:
+            return np.sort(near[self._during(time, near)])
+        during = np.flatnonzero(self._during(time))[:: time.step]
+        return np.intersect1d(near, during, assume_unique=True)
+
+    def find_dates(self, grid: Grid, time: slice) -> NDArray[np.intp]:
+        """The same, but ``step`` counts dates, oldest first, wherever they lie; rows of one interval are one."""
+        near = self.find(grid, slice(time.start, time.stop))
+        if (time.step or 1) == 1:
+            return near
+        during = np.flatnonzero(self._during(time))
+        dates = np.stack([self._first[during], self._last[during]], axis=1)
+        numbers = np.unique(dates, axis=0, return_inverse=True)[1].reshape(-1)
+        return np.intersect1d(near, during[numbers % time.step == 0], assume_unique=True)
+
+    def _during(self, time: slice, rows: NDArray[np.intp] | slice = slice(None)) -> NDArray[np.bool_]:
+        """Whether each of the rows shares an instant with ``time``."""
         # as_unit, since NumPy's own conversion overflows at pandas' first instant.
         start, stop = (end.as_unit("us").to_datetime64().astype(np.int64) for end in (time.start, time.stop))
-        if (time.step or 1) == 1:
-            return np.sort(near[(self._first[near] <= stop) & (self._last[near] >= start)])
-        during = np.flatnonzero((self._first <= stop) & (self._last >= start))[:: time.step]
-        return np.intersect1d(near, during, assume_unique=True)
+        within: NDArray[np.bool_] = (self._first[rows] <= stop) & (self._last[rows] >= start)
+        return within
 
 
 def _microseconds(times: pd.DatetimeIndex) -> NDArray[np.int64]:

@@ -12,8 +12,7 @@ from affine import Affine
 from pyproj import Transformer
 
 import geostream as gs
-from geostream.index import load_index
-from geostream.scan import build_index
+from geostream.scan import build_index, load_index
 from geostream.testing import RangeServer
 from geostream.testing.rasters import write_cog
 
@@ -187,6 +186,24 @@ def test_dates_are_stacked_each_a_mosaic_of_its_tiles(tmp_path):
     assert last.unique().tolist() == [2, 3]
     (batched,) = dataset.__getitems__([window(150, 0, 100)])
     assert all(torch.equal(batched[key], sample[key]) for key in sample)
+
+
+def test_every_nth_date_whatever_its_tiles_and_the_order_of_their_paths(tmp_path):
+    """By path the dates are 4, 3, 2, 1; the east has tiles of its own, on the second and third date only."""
+    for name, day, col in (("a", 4, 0), ("b", 3, 0), ("c", 3, 200), ("d", 2, 0), ("e", 2, 200), ("f", 1, 0)):
+        write(tmp_path, f"{name}_2023010{day}", day, col=col)
+    dataset = Scenes(tmp_path, time_series=True)
+
+    def days(place, time):
+        return [pd.Timestamp(date, unit="s").day for date in dataset[*place, time]["dates"].tolist()]
+
+    assert days(window(150, 0, 100), slice(None, None, 2)) == [1, 3]
+    assert days(window(150, 0, 100), slice("2023-01-02", None, 2)) == [2, 4]
+    assert days(window(150, 0, 100), slice("2023-01-02", "2023-01-03T12:00", 3)) == [2]
+    assert days(window(250, 0, 100), slice(None, None, 2)) == [3]  # every second date of the dataset, not of the place
+    assert dataset[*window(150, 0, 100), slice(None, None, 2)]["image"][1].unique().tolist() == [3]
+    with pytest.raises(gs.QueryError):
+        dataset[*window(250, 0, 100), slice(None, None, 3)]
 
 
 def test_a_series_of_masks_and_of_band_files(tmp_path):
