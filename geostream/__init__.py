@@ -21,7 +21,7 @@ from geostream.errors import (
 )
 
 if TYPE_CHECKING:
-    from geostream import samplers
+    from geostream import samplers, splits
     from geostream.datamodule import GeoDataModule
     from geostream.dataset import (
         GeoDataset,
@@ -64,6 +64,7 @@ __all__ = [
     "merge_samples",
     "read",
     "samplers",
+    "splits",
     "stack_samples",
     "stats",
     "unbind_samples",
@@ -90,8 +91,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name == "samplers":
-        return import_module("geostream.samplers")
+    if name in {"samplers", "splits"}:
+        return import_module(f"geostream.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'geostream' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOMES[name]), name)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pyproj import CRS
 
+    from geostream.borders import Border
     from geostream.dataset.compose import IntersectionDataset, UnionDataset
     from geostream.dataset.query import GeoSlice
 
@@ -85,6 +86,8 @@ class GeoDataset(PlannedBatches, Dataset[Sample], abc.ABC):
     index: GeoDataFrame
     """Footprints in the dataset's CRS, one a scene, labelled by intervals of time (`pandas.IntervalIndex` named
     ``datetime``, closed at both ends). Replace it to restrict the dataset; to reproject it, set `crs`."""
+    border: Border | None = None
+    """What a split of a dataset (`geostream.splits`) keeps out of."""
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
     """Where the dataset's files are."""
     _res: tuple[float, float] = (0.0, 0.0)
@@ -172,7 +175,9 @@ class GeoDataset(PlannedBatches, Dataset[Sample], abc.ABC):
         origin = self._origin
         if origin is None or not origin.leads_to(self.index):
             origin = Origin.of(self.index, self.res, self.crs)
+        border = None if self.border is None else self.border.carried(crs)
         self.index, res = origin.carried(crs)
+        self.border = border
         self._origin = origin.leading_to(self.index)
         return res
 
@@ -200,7 +205,10 @@ class GeoDataset(PlannedBatches, Dataset[Sample], abc.ABC):
         return True
 
     def _query(self, query: GeoSlice) -> Query:
-        return parse_query(query, self.bounds)
+        parsed = parse_query(query, self.bounds)
+        if self.border is not None:
+            self.border.check(parsed.grid(self.crs))
+        return parsed
 
     def _disambiguate_slice(self, index: GeoSlice) -> tuple[slice, slice, slice]:
         """The completed query as three slices, under TorchGeo's name for it."""

@@ -4,7 +4,7 @@ Signatures are TorchGeo's. Every sampler's order is a function of its seed and t
 number of ranks, and can be gone on with from a state.
 """
 
-from geostream.samplers.base import ChipSampler, EpochSampler
+from geostream.samplers.base import ChipOptions, ChipSampler, EpochSampler, RankOptions
 from geostream.samplers.batch import BatchGeoSampler, RandomBatchGeoSampler
 from geostream.samplers.grid import GridGeoSampler
 from geostream.samplers.prechipped import PreChippedGeoSampler
@@ -12,16 +12,21 @@ from geostream.samplers.random import RandomGeoSampler
 from geostream.samplers.shuffling import TileReport
 from geostream.samplers.tile import TileBatchGeoSampler
 from geostream.samplers.units import Units
+from geostream.samplers.valid import ValidMap, read_valid
 
 __all__ = [
     "BatchGeoSampler",
+    "ChipOptions",
     "ChipSampler",
     "EpochSampler",
     "GridGeoSampler",
     "PreChippedGeoSampler",
     "RandomBatchGeoSampler",
     "RandomGeoSampler",
+    "RankOptions",
     "TileBatchGeoSampler",
     "TileReport",
     "Units",
+    "ValidMap",
+    "read_valid",
 ]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -13,14 +13,17 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from geostream.errors import ConfigError
+from geostream.samplers.checks import check_choice, check_count, check_share
 from geostream.samplers.chips import fitting
-from geostream.samplers.regions import Place, Region, dataset_res, index_of, regions_of
+from geostream.samplers.regions import Place, dataset_res, index_of, regions_of
 from geostream.samplers.units import Units, pixel_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["ChipSampler", "EpochSampler", "Iteration", "Place", "Uneven", "epoch_rng"]
+    from geostream.samplers.valid import ValidMap
+
+__all__ = ["ChipOptions", "ChipSampler", "EpochSampler", "Iteration", "Place", "RankOptions", "Uneven", "epoch_rng"]
 
 Item = TypeVar("Item")
 
@@ -28,6 +31,30 @@ Uneven = Literal["pad", "drop"]
 """What becomes of an epoch that ranks cannot share equally: its first items are dealt again, or the last left out."""
 
 _MASK = (1 << 64) - 1
+
+
+class RankOptions(TypedDict, total=False):
+    """Keyword arguments of every sampler: how an epoch is dealt to ranks."""
+
+    rank: int | None
+    """This process's rank; by default torch.distributed's, asked at iteration."""
+    world_size: int | None
+    """Number of ranks, given together with ``rank``."""
+    uneven: Uneven
+    """What becomes of an epoch that ranks cannot share equally: ``"pad"``, the default, deals its first items again
+    until every rank has as many as the others, ``"drop"`` leaves the last ones out."""
+
+
+class ChipOptions(RankOptions, total=False):
+    """Keyword arguments of every sampler of chips of one size."""
+
+    pad: bool
+    """Also take regions smaller than a chip; their chips reach beyond the data."""
+    min_valid: float
+    """Least share of a chip, 0 to 1, that must lie inside its scene's footprint and ``roi``, and be valid by the map
+    ``valid``. 1 keeps chips wholly inside; by default some of it must lie inside."""
+    valid: ValidMap | None
+    """Where scenes hold data, told from their overviews by `read_valid`; without it footprints alone count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +82,16 @@ class EpochSampler(Sampler[Item], Generic[Item]):
     Args:
         generator: its ``initial_seed()`` is the seed; it is never advanced. None draws one number from torch's global
             generator; under torch.distributed every rank uses rank 0's seed.
-        rank: this process's rank; with ``world_size`` it replaces what torch.distributed says.
-        world_size: number of ranks.
-        uneven: ``"pad"`` deals the epoch's first items again until every rank has as many as the others, ``"drop"``
-            leaves the last ones out.
+        options: see `RankOptions`.
 
     Raises:
         ConfigError: only one of ``rank`` and ``world_size``, or values that contradict each other.
     """
 
-    def __init__(
-        self,
-        *,
-        generator: torch.Generator | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        uneven: Uneven = "pad",
-    ) -> None:
-        if (rank is None) != (world_size is None):
-            raise ConfigError("rank and world_size go together: pass both, or neither to follow torch.distributed")
-        if rank is not None and world_size is not None and not 0 <= rank < world_size:
-            raise ConfigError(f"rank {rank} does not exist among {world_size}: ranks count from 0")
-        if uneven not in {"pad", "drop"}:
-            raise ConfigError(f"uneven={uneven!r}: pass 'pad' or 'drop'")
+    def __init__(self, *, generator: torch.Generator | None = None, **options: Unpack[RankOptions]) -> None:
+        rank, world_size, uneven = _check_ranks(**options)
+        if not (generator is None or hasattr(generator, "initial_seed")):
+            raise ConfigError(f"generator={generator!r}: pass torch.Generator().manual_seed(…)")
         self.generator = generator
         self.rank = rank
         self.world_size = world_size
@@ -99,7 +113,7 @@ class EpochSampler(Sampler[Item], Generic[Item]):
 
     def __len__(self) -> int:
         """Items of a whole epoch that this rank gets, whatever part of it a resumed run has left."""
-        return _share(self.total, self.ranks()[1], self.uneven)
+        return self.left(0)
 
     def __iter__(self) -> Iterator[Item]:
         """The items of the next epoch that fall to this rank."""
@@ -119,7 +133,7 @@ class EpochSampler(Sampler[Item], Generic[Item]):
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch comes next. The epoch that a loaded state stands in goes on where the state stands."""
         if self._claimed or epoch != self._epoch:
-            self._rewind(int(epoch), 0)
+            self._rewind(check_count("epoch", epoch, 0), 0)
 
     def state_dict(self) -> dict[str, int]:
         """Where the sampler stands: ``epoch``, ``position`` (items dealt to all ranks) and, once drawn, ``seed``.
@@ -140,9 +154,11 @@ class EpochSampler(Sampler[Item], Generic[Item]):
             epoch, position = int(state["epoch"]), int(state["position"])
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{state!r} is not a sampler's state: pass what state_dict() returned") from error
+        if min(epoch, position) < 0:
+            raise ConfigError(f"{state!r} is not a sampler's state: pass what state_dict() returned")
         if "seed" in state:
             self._seed = int(state["seed"])
-        self._rewind(*((epoch, position) if position < self.total else (epoch + 1, 0)))
+        self._rewind(*((epoch, position) if self.left(position) else (epoch + 1, 0)))
 
     def ranks(self) -> tuple[int, int]:
         """(rank, world size): those given, else torch.distributed's, else (0, 1)."""
@@ -155,6 +171,10 @@ class EpochSampler(Sampler[Item], Generic[Item]):
     def fix_seed(self) -> int:
         """The seed, drawn now if it has not been: for whoever is about to draw numbers of their own."""
         return self._fixed_seed(self.ranks()[1])
+
+    def left(self, position: int) -> int:
+        """Items that this rank still gets of an epoch of which ``position`` have been dealt to all ranks."""
+        return _share(max(0, self.total - position), self.ranks()[1], self.uneven)
 
     def _rewind(self, epoch: int, position: int) -> None:
         self._epoch, self._position, self._claimed = epoch, position, False
@@ -194,8 +214,11 @@ class ChipSampler(EpochSampler[Item], Generic[Item]):
         roi: shapely polygon in the dataset's CRS to stay within (chips within its bounding box that hold some of it).
         toi: `pandas.Interval` to stay within, both ends included.
         units: what ``size`` is measured in.
-        pad: also take regions smaller than a chip; their chips reach beyond the data.
-        shared: the arguments of `EpochSampler`.
+        generator: its ``initial_seed()`` is the seed.
+        pad: see `ChipOptions`, as for all that follow.
+        min_valid: the same.
+        valid: the same.
+        options: the same.
 
     Raises:
         ConfigError: no region holds a chip, or malformed arguments.
@@ -209,28 +232,61 @@ class ChipSampler(EpochSampler[Item], Generic[Item]):
         roi: Any = None,
         toi: Any = None,
         units: Units = Units.PIXELS,
+        generator: torch.Generator | None = None,
         pad: bool = False,
-        **shared: Any,
+        min_valid: float = 0.0,
+        valid: ValidMap | None = None,
+        **options: Unpack[RankOptions],
     ) -> None:
-        super().__init__(**shared)
+        super().__init__(generator=generator, **options)
         self.index = index_of(dataset)
         self.res = dataset_res(dataset)
         self.roi = roi
         self.toi = toi
         self.units = units
         self.pad = pad
+        self.min_valid = check_share("min_valid", min_valid)
         self.pixels = pixel_size(size, units, self.res, "size")
         self.size = (self.pixels[0] * self.res[1], self.pixels[1] * self.res[0])
-        self.regions, too_small = self._fitting(regions_of(dataset, roi, toi))
-        if too_small:
-            warnings.warn(
-                f"{too_small} of {too_small + len(self.regions)} regions are smaller than one chip of {self.pixels[0]} "
-                f"x {self.pixels[1]} pixels and are left out; pad=True takes them, with chips that reach beyond them",
-                stacklevel=3,
-            )
+        regions = [replace(region, least=self.min_valid) for region in regions_of(dataset, roi, toi, self._reach())]
+        if valid is not None:
+            regions = valid.attached(dataset, regions)
+        self.regions, small, refused = fitting(regions, self.pixels, pad=self.pad)
+        _tell_of_left_out(self.pixels, len(regions), small, refused)
 
-    def _fitting(self, regions: list[Region]) -> tuple[list[Region], int]:
-        return fitting(regions, self.pixels, pad=self.pad)
+    def _reach(self) -> tuple[float, float]:
+        """How far (x, y) chips may reach beyond their region, in CRS units."""
+        return (self.size[1], self.size[0]) if self.pad else (0.0, 0.0)
+
+
+def _tell_of_left_out(size: tuple[int, int], regions: int, small: int, refused: int) -> None:
+    chip = f"one chip of {size[0]} x {size[1]} pixels"
+    if small:
+        warnings.warn(
+            f"{small} of {regions} regions are smaller than {chip} and are left out; pad=True takes them, with chips "
+            "that reach beyond them",
+            stacklevel=4,
+        )
+    if refused:
+        warnings.warn(
+            f"{refused} of {regions} regions are left out: in none of them {chip} holds as much valid ground as "
+            "min_valid says and keeps within roi and its split",
+            stacklevel=4,
+        )
+
+
+def _check_ranks(
+    rank: int | None = None, world_size: int | None = None, uneven: Uneven = "pad"
+) -> tuple[int | None, int | None, Uneven]:
+    check_choice("uneven", uneven, ("pad", "drop"))
+    if (rank is None) != (world_size is None):
+        raise ConfigError("rank and world_size go together: pass both, or neither to follow torch.distributed")
+    if rank is None or world_size is None:
+        return None, None, uneven
+    rank, world_size = check_count("rank", rank, 0), check_count("world_size", world_size)
+    if rank >= world_size:
+        raise ConfigError(f"rank {rank} does not exist among {world_size}: ranks count from 0")
+    return rank, world_size, uneven
 
 
 def epoch_rng(seed: int, epoch: int) -> np.random.Generator:

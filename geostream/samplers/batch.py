@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 
 from geostream.errors import ConfigError
-from geostream.samplers.base import ChipSampler, Uneven
+from geostream.samplers.base import ChipOptions, ChipSampler
+from geostream.samplers.checks import check_count, check_length
 from geostream.samplers.chips import Chips, draw_chips, draw_regions
 from geostream.samplers.random import default_length
 from geostream.samplers.regions import Place, Region
@@ -53,11 +54,7 @@ class RandomBatchGeoSampler(BatchGeoSampler):
         generator: its ``initial_seed()`` is the seed; by default one is drawn from torch's global generator at the
             first iteration. Epochs differ by themselves: see `set_epoch`.
         scenes_per_batch: how many scenes a batch's chips come from, in equal parts; different ones while there are.
-        pad: also take regions smaller than a chip; their chips reach beyond the data.
-        rank: this process's rank; by default torch.distributed's, asked at iteration.
-        world_size: number of ranks, given together with ``rank``.
-        uneven: what becomes of batches the ranks cannot share equally: ``"pad"`` repeats the first, ``"drop"`` leaves
-            the last out.
+        options: see `ChipOptions`.
 
     Raises:
         ConfigError: no region holds a chip, ``length`` holds no batch, or malformed arguments.
@@ -75,33 +72,18 @@ class RandomBatchGeoSampler(BatchGeoSampler):
         generator: torch.Generator | None = None,
         *,
         scenes_per_batch: int = 1,
-        pad: bool = False,
-        rank: int | None = None,
-        world_size: int | None = None,
-        uneven: Uneven = "pad",
+        **options: Unpack[ChipOptions],
     ) -> None:
-        super().__init__(
-            dataset,
-            size,
-            roi=roi,
-            toi=toi,
-            units=units,
-            pad=pad,
-            generator=generator,
-            rank=rank,
-            world_size=world_size,
-            uneven=uneven,
-        )
-        if batch_size < 1 or not 1 <= scenes_per_batch <= batch_size:
+        super().__init__(dataset, size, roi=roi, toi=toi, units=units, generator=generator, **options)
+        self.batch_size = check_count("batch_size", batch_size)
+        self.scenes_per_batch = check_count("scenes_per_batch", scenes_per_batch)
+        if self.scenes_per_batch > self.batch_size:
             raise ConfigError(
-                f"batch_size={batch_size}, scenes_per_batch={scenes_per_batch}: a batch needs at least one chip of "
-                "each of its scenes"
+                f"scenes_per_batch={scenes_per_batch}: a batch of {batch_size} needs at least one chip of each of its "
+                "scenes"
             )
-        if length is not None and length < batch_size:
-            raise ConfigError(f"length={length} holds no batch of {batch_size}: it counts chips, as in TorchGeo")
-        self.batch_size = int(batch_size)
-        self.scenes_per_batch = int(scenes_per_batch)
-        self.length = max(batch_size, default_length(self.regions, self.pixels)) if length is None else int(length)
+        whole = max(self.batch_size, default_length(self.regions, self.pixels))
+        self.length = check_length(length, self.batch_size) or whole
 
     @property
     def total(self) -> int:

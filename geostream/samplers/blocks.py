@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import shapely
 
 from geostream.grid import Window
-from geostream.samplers.chips import draw_chips, grid_chips
+from geostream.samplers.chips import draw_chips, some_chips
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["BlockChips", "Blocks", "draw_within", "edges", "lay_blocks", "place_chips", "ring"]
 
 _WHOLE = 1 - 1e-6
-"""Share of a block inside an outline from which on it counts as all inside."""
+"""Valid share of a block from which on it counts as all valid."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Blocks:
     across: Ints
     """(N,) chips across the block."""
     chips: Ints
-    """(N,) chips the block yields: all of them, fewer where an outline cuts the block."""
+    """(N,) chips the block yields: all of them, fewer where not all of it is valid."""
     group: Ints
     """(N,) number of the tile group: blocks that share a tile, which only blocks of several regions do, have one."""
 
@@ -82,7 +81,7 @@ def lay_blocks(regions: Sequence[Region], grids: Sequence[TileGrid], size: tuple
     """Cut every region into blocks that hold at least one chip of ``size`` each, where the region itself does.
 
     Cuts run along tile edges, at the same places for all regions of a scene; a rest too small for a chip stays with the
-    block beside it. Blocks that hold nothing of their region's outline are left out.
+    block beside it. Blocks of which their region admits no chip are left out.
     """
     parts = []
     for number, (region, grid) in enumerate(zip(regions, grids, strict=True)):
@@ -94,7 +93,7 @@ def lay_blocks(regions: Sequence[Region], grids: Sequence[TileGrid], size: tuple
         down, across = _count(height, size[0]), _count(width, size[1])
         which = np.full(len(row), number, dtype=np.int64)
         block = Blocks(which, row, col, height, width, down, across, down * across, which)
-        parts.append(block if region.outline is None else _outlined(block, region, size))
+        parts.append(_admitted(block, region, size) if region.selective else block)
     joined = _joined(parts)
     return replace(joined, group=_groups(joined, grids))
 
@@ -119,19 +118,14 @@ def _joined(parts: Sequence[Blocks]) -> Blocks:
     return Blocks(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
-def _outlined(blocks: Blocks, region: Region, size: tuple[int, int]) -> Blocks:
-    """The blocks that hold some of the region's outline, each with chips for the share it holds."""
-    (x, y), (xres, yres) = region.origin, region.res
-    boxes = shapely.box(
-        x + blocks.col * xres,
-        y - (blocks.row + blocks.height) * yres,
-        x + (blocks.col + blocks.width) * xres,
-        y - blocks.row * yres,
-    )
-    share = shapely.area(shapely.intersection(region.outline, boxes)) / shapely.area(boxes)
+def _admitted(blocks: Blocks, region: Region, size: tuple[int, int]) -> Blocks:
+    """The blocks of which the region admits chips, each with chips for the share of it that is valid."""
+    share = region.share(blocks.row, blocks.col, blocks.height, blocks.width)
     kept = share > 0
-    for i in np.flatnonzero(kept & (share < _WHOLE)):
-        kept[i] = len(grid_chips([_part(blocks, region, int(i))], size, size)) > 0
+    larger = (blocks.height >= size[0]) & (blocks.width >= size[1])
+    sure = larger & (share >= _WHOLE) if region.border is None else np.zeros(len(blocks), dtype=bool)
+    for i in np.flatnonzero(kept & ~sure):
+        kept[i] = len(some_chips(_part(blocks, region, int(i)), size)) > 0
     count = np.maximum(1, np.rint(blocks.chips * share).astype(np.int64))
     arrays = {name: getattr(blocks, name)[kept] for name in Blocks.__dataclass_fields__}
     return Blocks(**{**arrays, "chips": count[kept]})
@@ -212,22 +206,22 @@ def place_chips(
     block = block[line]
     chips = BlockChips(block, blocks.row[block] + down[line], blocks.col[block] + right)
     chips = chips.take(np.lexsort((rng.random(len(chips)), block)))
-    if (blocks.chips == blocks.down * blocks.across).all() and all(region.outline is None for region in regions):
+    if (blocks.chips == blocks.down * blocks.across).all() and not any(region.selective for region in regions):
         return chips
-    return _within_outlines(chips, blocks, regions, size, rng)
+    return _only_admitted(chips, blocks, regions, size, rng)
 
 
-def _within_outlines(
+def _only_admitted(
     chips: BlockChips, blocks: Blocks, regions: Sequence[Region], size: tuple[int, int], rng: np.random.Generator
 ) -> BlockChips:
-    """The chips that hold some of their region's outline, as many of each block as it yields, others drawn for more."""
-    touched = np.ones(len(chips), dtype=bool)
+    """The chips that their regions admit, as many of each block as it yields, others drawn for more."""
+    admitted = np.ones(len(chips), dtype=bool)
     which = blocks.region[chips.block]
     for number, region in enumerate(regions):
-        if region.outline is not None:
+        if region.selective:
             here = np.flatnonzero(which == number)
-            touched[here] = region.touched(chips.row[here], chips.col[here], size)
-    chips = chips.take(np.flatnonzero(touched))
+            admitted[here] = region.admits(chips.row[here], chips.col[here], size)
+    chips = chips.take(np.flatnonzero(admitted))
     start = np.searchsorted(chips.block, np.arange(len(blocks)))
     kept = chips.take(np.flatnonzero(np.arange(len(chips)) - start[chips.block] < blocks.chips[chips.block]))
     lacking = blocks.chips - np.bincount(kept.block, minlength=len(blocks))

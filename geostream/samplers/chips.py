@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Chips",
     "Edge",
-    "check_edge",
     "draw_chips",
     "draw_regions",
     "fitting",
     "grid_chips",
     "offsets",
+    "some_chips",
     "tile_count",
 ]
 
@@ -30,7 +30,7 @@ Edge = Literal["shift", "overhang", "drop"]
 """What becomes of a last row or column of chips that would leave the region."""
 
 _ROUNDS = 64
-"""How often a chip that misses its region's outline is drawn again before one of the region's grid is taken."""
+"""How often a chip that its region does not admit is drawn again before one of the region's grid is taken."""
 
 
 @dataclass(frozen=True)
@@ -83,17 +83,27 @@ def tile_count(extent: int, size: int) -> int:
 def grid_chips(
     regions: Sequence[Region], size: tuple[int, int], stride: tuple[int, int], edge: Edge = "shift"
 ) -> Chips:
-    """Chips row by row from the top of every region, those left out that hold nothing of its outline."""
+    """Chips row by row from the top of every region, those left out that it does not admit."""
     parts = []
     for number, region in enumerate(regions):
         window = region.window
         tops = window.row_off + offsets(window.height, size[0], stride[0], edge)
         lefts = window.col_off + offsets(window.width, size[1], stride[1], edge)
         rows, cols = np.repeat(tops, len(lefts)), np.tile(lefts, len(tops))
-        kept = region.touched(rows, cols, size)
+        kept = region.admits(rows, cols, size)
         parts.append((np.full(int(kept.sum()), number, dtype=np.int64), rows[kept], cols[kept]))
     which, rows, cols = (np.concatenate(part) for part in zip(*parts, strict=True))
     return Chips(regions, size, which, rows, cols)
+
+
+def some_chips(region: Region, size: tuple[int, int]) -> Chips:
+    """Chips that the region admits: those side by side, or if these are none, those that are a quarter apart."""
+    beside = grid_chips([region], size, size)
+    return beside if len(beside) else grid_chips([region], size, _quarter(size))
+
+
+def _quarter(size: tuple[int, int]) -> tuple[int, int]:
+    return max(1, size[0] // 4), max(1, size[1] // 4)
 
 
 def draw_regions(regions: Sequence[Region], shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -108,20 +118,21 @@ def draw_chips(
 ) -> Chips:
     """One chip in each of the regions named by ``which``, every position that fits being equally likely.
 
-    A chip larger than its region (`pad`) holds all of it. A chip that holds nothing of the region's outline is drawn
-    again.
+    A chip larger than its region (`pad`) holds all of it. A chip that the region does not admit is drawn again.
     """
     row, col = _positions(regions, which, size, rng)
-    outlined = {number for number in np.unique(which).tolist() if regions[number].outline is not None}
+    doubtful = np.flatnonzero(np.array([region.selective for region in regions])[which])
     for _ in range(_ROUNDS):
-        missed = _missed(regions, outlined, which, row, col, size)
-        if not len(missed):
+        doubtful = _refused(regions, doubtful, which, row, col, size)
+        if not len(doubtful):
             break
-        row[missed], col[missed] = _positions(regions, which[missed], size, rng)
-    for chip in _missed(regions, outlined, which, row, col, size):
-        grid = grid_chips([regions[int(which[chip])]], size, size)
-        pick = int(rng.random() * len(grid))
-        row[chip], col[chip] = grid.row[pick], grid.col[pick]
+        row[doubtful], col[doubtful] = _positions(regions, which[doubtful], size, rng)
+    known: dict[int, Chips] = {}
+    for chip in _refused(regions, doubtful, which, row, col, size):
+        number = int(which[chip])
+        known[number] = known.get(number) or some_chips(regions[number], size)
+        pick = int(rng.random() * len(known[number]))
+        row[chip], col[chip] = known[number].row[pick], known[number].col[pick]
     return Chips(regions, size, which, row, col)
 
 
@@ -143,23 +154,27 @@ def _slid(first: NDArray[np.int64], free: NDArray[np.int64], drawn: NDArray[np.f
     return np.asarray(moved, dtype=np.int64)
 
 
-def _missed(
+def _refused(
     regions: Sequence[Region],
-    outlined: set[int],
+    chips: NDArray[np.int64],
     which: NDArray[np.int64],
     row: NDArray[np.int64],
     col: NDArray[np.int64],
     size: tuple[int, int],
 ) -> NDArray[np.int64]:
-    lost = [np.zeros(0, dtype=np.int64)]
-    for number in sorted(outlined):
-        chips = np.flatnonzero(which == number)
-        lost.append(chips[~regions[number].touched(row[chips], col[chips], size)])
-    return np.sort(np.concatenate(lost))
+    """Those of ``chips`` that their regions do not admit."""
+    by_region = chips[np.argsort(which[chips], kind="stable")]
+    ends = np.flatnonzero(np.diff(which[by_region])) + 1
+    refused = [
+        part[~regions[int(which[part[0]])].admits(row[part], col[part], size)]
+        for part in np.split(by_region, ends)
+        if len(part)
+    ]
+    return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *refused]))
 
 
-def fitting(regions: Sequence[Region], size: tuple[int, int], *, pad: bool) -> tuple[list[Region], int]:
-    """The regions that hold a chip of ``size``, and how many were too small.
+def fitting(regions: Sequence[Region], size: tuple[int, int], *, pad: bool) -> tuple[list[Region], int, int]:
+    """The regions that hold a chip of ``size``, how many were too small, and how many admit none.
 
     Slivers without a whole pixel, which intersections of neighbouring footprints leave, never count.
 
@@ -167,26 +182,17 @@ def fitting(regions: Sequence[Region], size: tuple[int, int], *, pad: bool) -> t
         ConfigError: none holds a chip.
     """
     real = [region for region in regions if region.window.width and region.window.height]
-    if pad:
-        kept = real
-    else:
-        kept = [region for region in real if region.window.height >= size[0] and region.window.width >= size[1]]
-    kept = [region for region in kept if region.outline is None or len(grid_chips([region], size, size))]
-    if not kept:
+    large = [r for r in real if pad or (r.window.height >= size[0] and r.window.width >= size[1])]
+    if not large:
         largest = max(((r.window.height, r.window.width) for r in real), default=(0, 0), key=lambda hw: hw[0] * hw[1])
         raise ConfigError(
             f"every region is smaller than one chip of {size[0]} x {size[1]} pixels; the largest has {largest[0]} x "
             f"{largest[1]}: use a smaller size, a larger roi, or pad=True, which lets chips reach beyond the data"
         )
-    return kept, len(real) - len(kept)
-
-
-def check_edge(edge: Any) -> Edge:
-    """``edge``, checked.
-
-    Raises:
-        ConfigError: not one of the three.
-    """
-    if edge not in {"shift", "overhang", "drop"}:
-        raise ConfigError(f"edge={edge!r}: pass 'shift', 'overhang' or 'drop'")
-    return edge  # type: ignore[no-any-return]
+    kept = [region for region in large if not region.selective or len(some_chips(region, size))]
+    if not kept:
+        raise ConfigError(
+            f"no chip of {size[0]} x {size[1]} pixels in {len(large)} regions has min_valid={large[0].least} of valid "
+            "ground and keeps within roi and its split: use a smaller size, a lower min_valid, or a larger roi"
+        )
+    return kept, len(real) - len(large), len(large) - len(kept)

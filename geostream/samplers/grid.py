@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
-from geostream.samplers.base import ChipSampler, Uneven
-from geostream.samplers.chips import Edge, check_edge, grid_chips
+from geostream.samplers.base import ChipOptions, ChipSampler
+from geostream.samplers.checks import check_choice
+from geostream.samplers.chips import Edge, grid_chips
 from geostream.samplers.regions import Place
 from geostream.samplers.units import Units, pixel_size
 
@@ -30,11 +31,7 @@ class GridGeoSampler(ChipSampler[Place]):
         edge: where the stride does not end at a region's far edge: ``"shift"`` adds a last row and column of chips
             that end there, so that every pixel is covered and none outside; ``"overhang"`` keeps the stride and lets
             them reach beyond; ``"drop"`` leaves the rest uncovered.
-        pad: also take regions smaller than a chip; their chips reach beyond the data.
-        rank: this process's rank; by default torch.distributed's, asked at iteration.
-        world_size: number of ranks, given together with ``rank``.
-        uneven: what becomes of chips the ranks cannot share equally: ``"pad"`` repeats the first, ``"drop"`` leaves
-            the last out.
+        options: see `ChipOptions`.
 
     Raises:
         ConfigError: no region holds a chip, or malformed arguments.
@@ -50,15 +47,10 @@ class GridGeoSampler(ChipSampler[Place]):
         units: Units = Units.PIXELS,
         *,
         edge: Edge = "shift",
-        pad: bool = False,
-        rank: int | None = None,
-        world_size: int | None = None,
-        uneven: Uneven = "pad",
+        **options: Unpack[ChipOptions],
     ) -> None:
-        super().__init__(
-            dataset, size, roi=roi, toi=toi, units=units, pad=pad, rank=rank, world_size=world_size, uneven=uneven
-        )
-        self.edge = check_edge(edge)
+        self.edge: Edge = check_choice("edge", edge, get_args(Edge))
+        super().__init__(dataset, size, roi=roi, toi=toi, units=units, **options)
         steps = self.pixels if stride is None else pixel_size(stride, units, self.res, "stride")
         self.stride = (steps[0] * self.res[1], steps[1] * self.res[0])
         self._chips = grid_chips(self.regions, self.pixels, steps, self.edge)
@@ -68,6 +60,9 @@ class GridGeoSampler(ChipSampler[Place]):
     def total(self) -> int:
         """Chips that cover the dataset, over all ranks."""
         return self.length
+
+    def _reach(self) -> tuple[float, float]:
+        return (self.size[1], self.size[0]) if self.edge == "overhang" else super()._reach()
 
     def _fixed_seed(self, world_size: int) -> int:  # noqa: ARG002 - nothing here is random: draw none
         return self._seed or 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from geostream.samplers.base import EpochSampler, Uneven
+from geostream.samplers.base import EpochSampler, RankOptions
 from geostream.samplers.regions import Place, Region, dataset_res, index_of, regions_of
 
 if TYPE_CHECKING:
@@ -27,10 +27,7 @@ class PreChippedGeoSampler(EpochSampler[Place]):
         shuffle: another order every epoch.
         generator: its ``initial_seed()`` is the seed of the shuffle; by default one is drawn from torch's global
             generator at the first iteration.
-        rank: this process's rank; by default torch.distributed's, asked at iteration.
-        world_size: number of ranks, given together with ``rank``.
-        uneven: what becomes of scenes the ranks cannot share equally: ``"pad"`` repeats the first, ``"drop"`` leaves
-            the last out.
+        options: see `RankOptions`.
 
     Raises:
         ConfigError: no scene lies within ``roi`` and ``toi``, or malformed arguments.
@@ -43,12 +40,9 @@ class PreChippedGeoSampler(EpochSampler[Place]):
         toi: Any = None,
         shuffle: bool = False,
         generator: torch.Generator | None = None,
-        *,
-        rank: int | None = None,
-        world_size: int | None = None,
-        uneven: Uneven = "pad",
+        **options: Unpack[RankOptions],
     ) -> None:
-        super().__init__(generator=generator, rank=rank, world_size=world_size, uneven=uneven)
+        super().__init__(generator=generator, **options)
         self.index = index_of(dataset)
         self.res = dataset_res(dataset)
         self.roi = roi

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from geostream.errors import ConfigError
-from geostream.samplers.base import ChipSampler, Uneven
+from geostream.samplers.base import ChipOptions, ChipSampler
+from geostream.samplers.checks import check_length
 from geostream.samplers.chips import draw_chips, draw_regions, tile_count
 from geostream.samplers.regions import Place, Region
 from geostream.samplers.units import Units
@@ -39,11 +39,7 @@ class RandomGeoSampler(ChipSampler[Place]):
         units: what ``size`` is measured in.
         generator: its ``initial_seed()`` is the seed; by default one is drawn from torch's global generator at the
             first iteration. Epochs differ by themselves: see `set_epoch`.
-        pad: also take regions smaller than a chip; their chips reach beyond the data.
-        rank: this process's rank; by default torch.distributed's, asked at iteration.
-        world_size: number of ranks, given together with ``rank``.
-        uneven: what becomes of an epoch the ranks cannot share equally: ``"pad"`` repeats its first chips, ``"drop"``
-            leaves the last out.
+        options: see `ChipOptions`.
 
     Raises:
         ConfigError: no region holds a chip, or malformed arguments.
@@ -58,27 +54,10 @@ class RandomGeoSampler(ChipSampler[Place]):
         toi: Any = None,
         units: Units = Units.PIXELS,
         generator: torch.Generator | None = None,
-        *,
-        pad: bool = False,
-        rank: int | None = None,
-        world_size: int | None = None,
-        uneven: Uneven = "pad",
+        **options: Unpack[ChipOptions],
     ) -> None:
-        super().__init__(
-            dataset,
-            size,
-            roi=roi,
-            toi=toi,
-            units=units,
-            pad=pad,
-            generator=generator,
-            rank=rank,
-            world_size=world_size,
-            uneven=uneven,
-        )
-        if length is not None and length < 1:
-            raise ConfigError(f"length={length}: an epoch needs at least one chip; leave it out for a default")
-        self.length = default_length(self.regions, self.pixels) if length is None else int(length)
+        super().__init__(dataset, size, roi=roi, toi=toi, units=units, generator=generator, **options)
+        self.length = check_length(length) or default_length(self.regions, self.pixels)
 
     @property
     def total(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,13 +11,18 @@ import pandas as pd
 import shapely
 
 from geostream.errors import ConfigError
-from geostream.grid import PASTE_TOLERANCE, Window, same_crs
+from geostream.grid import PASTE_TOLERANCE, Window, parse_crs, same_crs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import geopandas as gpd
     from numpy.typing import NDArray
+    from pyproj import CRS
+
+    from geostream.borders import Border
+    from geostream.grid import Grid
+    from geostream.samplers.valid import ValidShares
 
 __all__ = ["Place", "Region", "covering", "dataset_res", "index_of", "leaves_of", "regions_of"]
 
@@ -26,6 +31,8 @@ Place = tuple[slice, slice, slice]
 
 _RECTANGLE = 1 - 1e-6
 """Share of its bounding box that a geometry fills to count as a rectangle."""
+_ROUNDING = 1e-6
+"""What a share may lack for want of exact arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,17 @@ class Region:
     """``(xmin, ymin, xmax, ymax)`` of the geometry inside, not rounded to pixels."""
     row: int = 0
     """Row of the dataset's index that the region was cut from."""
+    border: Border | None = None
+    """What chips must keep out of, where some could reach it."""
+    least: float = 0.0
+    """Least share of a chip that must be valid."""
+    valid: ValidShares | None = None
+    """How much of the scene is valid where, as far as its mask was looked at."""
+
+    @property
+    def selective(self) -> bool:
+        """Whether some chips inside the window are not admitted."""
+        return self.outline is not None or self.border is not None or self.least > 0
 
     def place(self, row: int, col: int, height: int, width: int) -> Place:
         """The query for ``height`` x ``width`` pixels whose upper left one is (``row``, ``col``) from the origin."""
@@ -56,19 +74,48 @@ class Region:
         ys = slice(y - (row + height) * yres, y - row * yres, yres)
         return xs, ys, slice(*self.interval)
 
-    def touched(self, rows: NDArray[Any], cols: NDArray[Any], size: tuple[int, int]) -> NDArray[np.bool_]:
-        """Which of the chips with these upper left pixels hold some of the region."""
+    def admits(self, rows: NDArray[Any], cols: NDArray[Any], size: tuple[int, int]) -> NDArray[np.bool_]:
+        """Which of the chips with these upper left pixels may be taken.
+
+        They hold some of the region, as much valid ground as asked for, and nothing of what lies beyond a border.
+        """
+        admitted = np.ones(len(rows), dtype=bool)
+        if self.outline is not None:
+            edge = PASTE_TOLERANCE  # a shared edge alone is no overlap
+            inner = self._boxes(rows + edge, cols + edge, size[0] - 2 * edge, size[1] - 2 * edge)
+            admitted &= shapely.intersects(self.outline, shapely.box(*inner.T))
+        if self.border is not None:
+            admitted &= ~self.border.crossed(self._boxes(rows, cols, *size), self.res)
+        if self.least > 0:
+            admitted &= self.share(rows, cols, *size) >= self.least - _ROUNDING
+        return admitted
+
+    def share(self, rows: NDArray[Any], cols: NDArray[Any], height: Any, width: Any) -> NDArray[np.float64]:
+        """The valid share of rectangles of pixels: what of them lies inside, and is valid by the mask if it is known.
+
+        Args:
+            rows: (N,) first rows, counted from the origin.
+            cols: (N,) first columns.
+            height: number of rows, one for all or (N,).
+            width: number of columns, likewise.
+        """
+        boxes = self._boxes(rows, cols, height, width)
         if self.outline is None:
-            return np.ones(len(rows), dtype=bool)
+            window = self.window
+            down = np.minimum(rows + height, window.row_stop) - np.maximum(rows, window.row_off)
+            across = np.minimum(cols + width, window.col_stop) - np.maximum(cols, window.col_off)
+            inside = np.maximum(down, 0) * np.maximum(across, 0) / (height * width)
+        else:
+            shapes = shapely.box(*boxes.T)
+            inside = shapely.area(shapely.intersection(self.outline, shapes)) / shapely.area(shapes)
+        return np.asarray(inside if self.valid is None else np.minimum(inside, self.valid.of(boxes)))
+
+    def _boxes(self, rows: NDArray[Any], cols: NDArray[Any], height: Any, width: Any) -> NDArray[np.float64]:
+        """(N, 4) xmin, ymin, xmax, ymax of rectangles of pixels."""
         (x, y), (xres, yres) = self.origin, self.res
-        left, top, inner = x + cols * xres, y - rows * yres, PASTE_TOLERANCE  # a shared edge alone is no overlap
-        boxes = shapely.box(
-            left + inner * xres,
-            top - (size[0] - inner) * yres,
-            left + (size[1] - inner) * xres,
-            top - inner * yres,
+        return np.column_stack(
+            [x + cols * xres, y - (rows + height) * yres, x + (cols + width) * xres, y - rows * yres]
         )
-        return np.asarray(shapely.intersects(self.outline, boxes), dtype=bool)
 
 
 def dataset_res(dataset: Any) -> tuple[float, float]:
@@ -92,13 +139,14 @@ def index_of(dataset: Any) -> gpd.GeoDataFrame:
     return index
 
 
-def regions_of(dataset: Any, roi: Any, toi: Any) -> list[Region]:
+def regions_of(dataset: Any, roi: Any, toi: Any, reach: tuple[float, float] = (0.0, 0.0)) -> list[Region]:
     """Every scene of ``dataset`` clipped to ``roi`` and ``toi``, in the index's order; empty ones are left out.
 
     Args:
         dataset: a GeoDataset with ``index``, ``res`` and ``crs``.
         roi: shapely geometry in the dataset's CRS, or None for everything.
         toi: `pandas.Interval`, both ends taken as included, or None for always.
+        reach: how far (x, y) chips may reach beyond their region, in CRS units.
 
     Raises:
         ConfigError: ``roi`` is no geometry, ``toi`` no interval, or nothing is left.
@@ -114,11 +162,32 @@ def regions_of(dataset: Any, roi: Any, toi: Any) -> list[Region]:
             f"no scene of this {type(dataset).__name__} lies within roi={_brief(roi)} and toi={toi}; the dataset spans "
             f"{_brief(shapely.box(*index.total_bounds))} from {index.index.left.min()} to {index.index.right.max()}"
         )
-    origins = _origins(dataset, full[rows], left[rows], right[rows])
-    return [
+    origins = _origins(dataset, rows, left[rows], right[rows])
+    regions = [
         _region(inside[row], origin, res, (pd.Timestamp(left[row]), pd.Timestamp(right[row])), int(row))
         for row, origin in zip(rows, origins, strict=True)
     ]
+    return _bordered(regions, _border(dataset), res, reach)
+
+
+def _border(dataset: Any) -> Border | None:
+    """The border that keeps a dataset, and all it was made of, out of other splits' ground."""
+    border: Border | None = getattr(dataset, "border", None)
+    for part in getattr(dataset, "datasets", None) or ():
+        inner = _border(part)
+        border = border if inner is None else inner.joined(border)
+    return border
+
+
+def _bordered(
+    regions: list[Region], border: Border | None, res: tuple[float, float], reach: tuple[float, float]
+) -> list[Region]:
+    """The regions, those from which a chip could cross the border with it."""
+    if border is None:
+        return regions
+    (dx, dy), boxes = reach, np.array([region.bounds for region in regions])
+    near = border.crossed(boxes + np.array([-dx, -dy, dx, dy]), res)
+    return [replace(region, border=border) if close else region for region, close in zip(regions, near, strict=True)]
 
 
 def _region(
@@ -150,6 +219,9 @@ def _geometry(roi: Any) -> Any:
             f"roi={roi!r} is no shapely geometry: pass shapely.box(xmin, ymin, xmax, ymax) or a polygon in the "
             "dataset's CRS"
         )
+    if not shapely.is_valid(roi):
+        reason = shapely.is_valid_reason(roi)
+        raise ConfigError(f"roi={_brief(roi)} is not valid ({reason}): pass shapely.make_valid(roi) if it is meant")
     if roi.area == 0:
         raise ConfigError(f"roi={_brief(roi)} has no area: pass a polygon in the dataset's CRS")
     return roi
@@ -165,7 +237,7 @@ def _clipped_times(index: pd.IntervalIndex, toi: Any) -> tuple[NDArray[Any], NDA
     left, right = index.left.to_numpy(), index.right.to_numpy()
     if toi is None:
         return left, right
-    if not isinstance(toi, pd.Interval):
+    if not (isinstance(toi, pd.Interval) and isinstance(toi.left, pd.Timestamp)):
         raise ConfigError(f"toi={toi!r} is no time interval: pass pandas.Interval(pd.Timestamp(…), pd.Timestamp(…))")
     return np.maximum(left, _naive(toi.left)), np.minimum(right, _naive(toi.right))
 
@@ -176,25 +248,47 @@ def _naive(value: Any) -> np.datetime64:
 
 
 def _origins(
-    dataset: Any, geometries: NDArray[Any], left: NDArray[Any], right: NDArray[Any]
+    dataset: Any, rows: NDArray[np.intp], left: NDArray[Any], right: NDArray[Any]
 ) -> list[tuple[float, float]]:
-    """For each geometry the upper left corner of the scene it was cut from, so that chips fall on that scene's pixels.
+    """For each row the upper left corner of the scene it was cut from, so that chips fall on that scene's pixels.
 
     A combined dataset's footprints are intersections, whose corners need not be corners of pixels: the scene is looked
     up in the datasets it was made of, images before masks.
     """
-    boxes = shapely.bounds(geometries)
-    origins = [(float(box[0]), float(box[3])) for box in boxes]
     if not getattr(dataset, "datasets", None):
-        return origins
+        return _corners(dataset, rows)
+    boxes = dataset.index.geometry.bounds.to_numpy()[rows]
+    origins = [(float(box[0]), float(box[3])) for box in boxes]
     missing = np.ones(len(origins), dtype=bool)
     for leaf in leaves_of(dataset):
         if not same_crs(leaf.crs, dataset.crs):
             continue
-        for row, scene in covering(leaf, boxes, left, right, missing):
-            xmin, _, _, ymax = leaf.index.geometry.iloc[scene].bounds
-            origins[row], missing[row] = (float(xmin), float(ymax)), False
+        pairs = list(covering(leaf, boxes, left, right, missing))
+        corners = _corners(leaf, np.array([scene for _, scene in pairs], dtype=np.intp))
+        for (row, _), corner in zip(pairs, corners, strict=True):
+            origins[row], missing[row] = corner, False
     return origins
+
+
+def _corners(leaf: Any, rows: NDArray[np.intp]) -> list[tuple[float, float]]:
+    """Upper left corners of the scenes behind rows of an index, whose footprints may have been cut since."""
+    boxes = leaf.index.geometry.bounds.to_numpy()[rows]
+    corners = [(float(box[0]), float(box[3])) for box in boxes]
+    known, crs = getattr(leaf, "_scenes", None), parse_crs(leaf.crs)
+    if not known or "filepath" not in leaf.index:
+        return corners
+    scenes = [known.get(url) for url in leaf.index["filepath"].to_numpy()[rows]]
+    return [
+        corner if scene is None else _corner(scene.grid, crs, corner)
+        for scene, corner in zip(scenes, corners, strict=True)
+    ]
+
+
+def _corner(grid: Grid, crs: CRS | None, footprint: tuple[float, float]) -> tuple[float, float]:
+    """Upper left corner of a scene, or of its footprint where its pixels are not the dataset's."""
+    upright = grid.transform.b == 0 and grid.transform.d == 0 and not grid.curved
+    xmin, _, _, ymax = grid.bounds
+    return (xmin, ymax) if upright and same_crs(grid.crs, crs) else footprint
 
 
 def leaves_of(dataset: Any) -> list[Any]:

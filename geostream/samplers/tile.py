@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from geostream import reader
 from geostream.errors import ConfigError
-from geostream.samplers.base import Uneven, epoch_rng
+from geostream.samplers.base import ChipOptions, epoch_rng
 from geostream.samplers.batch import Batches, BatchGeoSampler
 from geostream.samplers.blocks import BlockChips, draw_within, lay_blocks, place_chips
+from geostream.samplers.checks import check_count, check_length
 from geostream.samplers.chips import Chips
 from geostream.samplers.cost import block_bytes
 from geostream.samplers.lanes import deal, interleave
@@ -72,11 +73,7 @@ class TileBatchGeoSampler(BatchGeoSampler):
             More let chips lie across more of the tiles' edges, and leave fewer blocks to mix.
         lanes: number of ranks that shall share no tile; fewer are made of datasets with few blocks. One lane mixes best
             where there is but one rank.
-        pad: also take regions smaller than a chip; their chips reach beyond the data.
-        rank: this process's rank; by default torch.distributed's, asked at iteration.
-        world_size: number of ranks, given together with ``rank``.
-        uneven: what becomes of batches the ranks cannot share equally: ``"pad"`` repeats the first, ``"drop"`` leaves
-            the last out.
+        options: see `ChipOptions`.
 
     Raises:
         ConfigError: no region holds a chip, ``length`` holds no batch, or malformed arguments.
@@ -97,25 +94,12 @@ class TileBatchGeoSampler(BatchGeoSampler):
         buffer: int | None = None,
         block: int | None = None,
         lanes: int = 4,
-        pad: bool = False,
-        rank: int | None = None,
-        world_size: int | None = None,
-        uneven: Uneven = "pad",
+        **options: Unpack[ChipOptions],
     ) -> None:
-        super().__init__(
-            dataset,
-            size,
-            roi=roi,
-            toi=toi,
-            units=units,
-            pad=pad,
-            generator=generator,
-            rank=rank,
-            world_size=world_size,
-            uneven=uneven,
-        )
-        _check(batch_size, length, tiles_per_batch=tiles_per_batch, buffer=buffer, block=block, lanes=lanes)
-        self.batch_size = int(batch_size)
+        super().__init__(dataset, size, roi=roi, toi=toi, units=units, generator=generator, **options)
+        self.batch_size = check_count("batch_size", batch_size)
+        chips = check_length(length, self.batch_size)
+        _check(self.batch_size, tiles_per_batch=tiles_per_batch, buffer=buffer, block=block, lanes=lanes)
         self.block = block
         self._grids = tile_grids(dataset, self.regions, self.pixels, block)
         self._blocks = lay_blocks(self.regions, self._grids, self.pixels)
@@ -135,7 +119,7 @@ class TileBatchGeoSampler(BatchGeoSampler):
                 f"{self._open} blocks open, which a batch takes its chips from: pass buffer="
                 f"{self.tiles_per_batch * self.lanes} or more, or fewer lanes"
             )
-        self.length = self._lanes.total * self.batch_size if length is None else int(length)
+        self.length = chips or self._lanes.total * self.batch_size
 
     @property
     def total(self) -> int:
@@ -261,14 +245,10 @@ def _firsts(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     return rows[np.sort(np.unique(rows, axis=0, return_index=True)[1])]
 
 
-def _check(batch_size: int, length: int | None, **knobs: int | None) -> None:
-    if batch_size < 1:
-        raise ConfigError(f"batch_size={batch_size}: a batch needs at least one chip")
-    if length is not None and length < batch_size:
-        raise ConfigError(f"length={length} holds no batch of {batch_size}: it counts chips, as in TorchGeo")
+def _check(batch_size: int, **knobs: int | None) -> None:
     for name, value in knobs.items():
-        if value is not None and value < 1:
-            raise ConfigError(f"{name}={value}: pass at least 1, or leave it out")
+        if value is not None:
+            check_count(name, value)
     tiles = knobs["tiles_per_batch"]
     if tiles is not None and tiles > batch_size:
         raise ConfigError(f"tiles_per_batch={tiles}: a batch of {batch_size} chips cannot come from more blocks")

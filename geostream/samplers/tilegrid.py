@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from geostream.index import Scene
     from geostream.samplers.regions import Region
 
-__all__ = ["TileGrid", "tile_grids"]
+__all__ = ["TileGrid", "scenes_under", "tile_grids"]
 
 _ASSUMED = (512, 512)
 """Shape of the tiles of a scene whose header nobody has read."""
@@ -64,7 +64,7 @@ def tile_grids(dataset: Any, regions: Sequence[Region], size: tuple[int, int], b
     """
     numbers: dict[tuple[int, str], int] = {}
     grids = []
-    for region, (leaf, url, scene) in zip(regions, _scenes(dataset, regions), strict=True):
+    for region, (leaf, url, scene) in zip(regions, scenes_under(dataset, regions), strict=True):
         number = numbers.setdefault((id(leaf), url), len(numbers))
         tile, anchor, aligned = _laid(region, scene, parse_crs(dataset.crs))
         least = 1 if aligned else _FREE_SIDE
@@ -74,7 +74,7 @@ def tile_grids(dataset: Any, regions: Sequence[Region], size: tuple[int, int], b
     return grids
 
 
-def _scenes(dataset: Any, regions: Sequence[Region]) -> list[tuple[Any, str, Scene | None]]:
+def scenes_under(dataset: Any, regions: Sequence[Region]) -> list[tuple[Any, str, Scene | None]]:
     """For each region the dataset and the file it was cut from, and what is known of that file."""
     found: list[tuple[Any, str, Scene | None]] = [(None, str(region.row), None) for region in regions]
     missing = np.ones(len(regions), dtype=bool)

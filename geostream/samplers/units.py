@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum, auto
+from numbers import Real
 from typing import Any
 
 from geostream.errors import ConfigError
@@ -34,7 +35,7 @@ def pixel_size(value: Any, units: Any, res: tuple[float, float], name: str) -> t
         ConfigError: not one or two positive numbers, pixels that are not whole, or unknown units.
     """
     pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
-    numbers = [float(v) for v in pair if isinstance(v, int | float) and math.isfinite(v) and v > 0]
+    numbers = [float(v) for v in pair if _is_number(v) and math.isfinite(v) and v > 0]
     if len(pair) != 2 or len(numbers) != 2:  # noqa: PLR2004 - height and width
         raise ConfigError(f"{name}={value!r}: pass one positive number, or (height, width)")
     height, width = numbers
@@ -46,3 +47,8 @@ def pixel_size(value: Any, units: Any, res: tuple[float, float], name: str) -> t
     if not (height.is_integer() and width.is_integer()):
         raise ConfigError(f"{name}={value!r} is no whole number of pixels: round it, or pass units=Units.CRS")
     return int(height), int(width)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number of Python's or NumPy's; True and False are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)

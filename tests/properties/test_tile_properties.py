@@ -99,7 +99,7 @@ def test_chips_meet_the_outline_of_their_region(place, seed, shares):
     assert np.bincount(chips.block, minlength=len(blocks)).tolist() == blocks.chips.tolist()
     for number, region in enumerate(outlined):
         here = blocks.region[chips.block] == number
-        assert region.touched(chips.row[here], chips.col[here], size).all()
+        assert region.admits(chips.row[here], chips.col[here], size).all()
 
 
 def test_every_offset_is_drawn_and_pixels_are_covered_alike():
