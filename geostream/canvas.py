@@ -171,6 +171,10 @@ class Canvas:
         assert job.coordinates is not None
         assert job.window is not None
         began = time.perf_counter()
+        column, row = job.repeated
+        for pixels in (self._window_data, self._window_valid):
+            pixels[:, :, :column] = pixels[:, :, column, None]
+            pixels[:, :row] = pixels[:, row, None]
         how = job.coordinates, job.window, job.request.resampling
         data, valid = resample(self._window_data, self._window_valid, *how)
         if job.reads_alpha and job.header.alpha in job.bands and not self._window_valid.all():
