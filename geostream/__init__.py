@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from geostream.loader import DataLoader
     from geostream.reading import info, read
     from geostream.samplers import Units
-    from geostream.scan import build_index
+    from geostream.scan import build_index, load_index
+    from geostream.scan.index import Index
 
 __version__ = "0.1.0"
 
@@ -49,6 +50,7 @@ __all__ = [
     "GeoDataset",
     "GeostreamError",
     "HeaderError",
+    "Index",
     "IntersectionDataset",
     "NotFoundError",
     "QueryError",
@@ -72,7 +74,8 @@ __all__ = [
 
 _HOMES = {
     "build_index": "geostream.scan",
-    "load_index": "geostream.index",
+    "load_index": "geostream.scan",
+    "Index": "geostream.scan.index",
     "DataLoader": "geostream.loader",
     "GeoDataModule": "geostream.datamodule",
     "GeoDataset": "geostream.dataset",

@@ -10,8 +10,7 @@ import pytest
 import rasterio
 
 import geostream as gs
-from geostream.index import SceneIndex, load_index
-from geostream.scan import basename, build_index, is_sidecar, list_scenes, name_matches, scan
+from geostream.scan import basename, is_sidecar, list_scenes, name_matches, scan
 from geostream.testing import RangeServer
 from geostream.testing.rasters import write_cog
 from geostream.transport import Access
@@ -146,51 +145,6 @@ def test_vsi_paths_and_path_objects(folder, served):
     assert gs.RasterDataset(f"/vsicurl/{served.url_for('2020/a.tif')}").files == [served.url_for("2020/a.tif")]
     relative = os.path.relpath(folder / NAMES[0])
     assert gs.RasterDataset(relative).files == [str(folder / NAMES[0])]
-
-
-def test_an_index_is_saved_and_opened_without_a_request(folder, served, tmp_path):
-    pytest.importorskip("pyarrow")
-    index = build_index(served.s3_url(), storage_options=served.storage_options)
-    index.save(tmp_path / "index.parquet")
-    served.reset()
-    loaded = load_index(tmp_path / "index.parquet")
-    dataset = gs.RasterDataset(index=loaded, storage_options=served.storage_options)
-    assert served.counters.requests == 0
-    assert dataset.files == [served.s3_url(name) for name in NAMES]
-    local = gs.RasterDataset(folder)
-    assert dataset.index.total_bounds.tolist() == local.index.total_bounds.tolist()
-    place = slice(600_000, 600_640), slice(5_299_360, 5_300_000)
-    assert (dataset[place]["image"] == local[place]["image"]).all()
-    assert index.gdf.crs.to_epsg() == 4326
-
-
-def test_an_index_keeps_every_fact(tmp_path):
-    pytest.importorskip("pyarrow")
-    write_cog(tmp_path / "nan.tif", dtype="float32", count=2, nodata=float("nan"))
-    write_cog(tmp_path / "palette.tif", np.zeros((1, 64, 64), np.uint8), colormap={0: (1, 2, 3), 1: (4, 5, 6)})
-    write_cog(tmp_path / "nowhere.tif", count=1, crs=None)
-    (tmp_path / "nan.tif.aux.xml").write_text("<PAMDataset></PAMDataset>")
-    index = build_index(tmp_path, progress=True)
-    index.save(tmp_path / "index.parquet")
-    loaded = load_index(tmp_path / "index.parquet")
-    for url, scene in index.scenes.items():
-        back = loaded.scenes[url]
-        assert repr(back.nodata) == repr(scene.nodata)
-        for name in ("url", "sidecars", "count", "dtype", "grid"):
-            assert getattr(back, name) == getattr(scene, name)
-        assert (back.colormap is None) == (scene.colormap is None)
-    assert loaded.scenes[str(tmp_path / "palette.tif")].colormap[1] == (4, 5, 6, 255)
-
-
-def test_what_is_no_index_is_refused(tmp_path):
-    pytest.importorskip("pyarrow")
-    (tmp_path / "x.parquet").write_text("no")
-    with pytest.raises(gs.ConfigError, match=r"x\.parquet"):
-        load_index(tmp_path / "x.parquet")
-    with pytest.raises(gs.NotFoundError):
-        load_index(tmp_path / "y.parquet")
-    with pytest.raises(gs.ConfigError, match="contradict"):
-        gs.RasterDataset("somewhere", index=SceneIndex({}))
 
 
 def test_other_formats_leave_no_thread_either(tmp_path):

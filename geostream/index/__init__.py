@@ -2,17 +2,14 @@
 
 from geostream.index.footprint import converted_res, footprint, projected
 from geostream.index.lookup import SceneLookup, interval_index, scene_frame
-from geostream.index.saved import SceneIndex, load_index
 from geostream.index.scene import Scene
 
 __all__ = [
     "Scene",
-    "SceneIndex",
     "SceneLookup",
     "converted_res",
     "footprint",
     "interval_index",
-    "load_index",
     "projected",
     "scene_frame",
 ]

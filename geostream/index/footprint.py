@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyproj import CRS
     from shapely import Geometry
 
-__all__ = ["converted_res", "footprint", "projected"]
+__all__ = ["converted_res", "footprint", "outline", "projected"]
 
 _EDGE_PARTS = 32
 """Straight pieces that stand for a footprint's longer side after reprojection."""
@@ -31,17 +31,19 @@ _BOX_POINTS = 65
 _HALF_TURN = 180.0
 
 
+def outline(grid: Grid) -> Geometry:
+    """The ground that ``grid`` covers as a polygon in its own CRS."""
+    straight = grid.transform.b == 0 and grid.transform.d == 0 and not grid.curved
+    return shapely.orient_polygons(shapely.box(*grid.bounds) if straight else shapely.Polygon(grid.outline))
+
+
 def footprint(grid: Grid, crs: CRS | None) -> Geometry:
     """The ground that ``grid`` covers as a polygon in ``crs``, its edges following the projection.
 
     Raises:
         ConfigError: the grid has no CRS while one is asked for, or lies where ``crs`` is not defined.
     """
-    if grid.transform.b == 0 and grid.transform.d == 0 and not grid.curved:
-        shape = shapely.box(*grid.bounds)
-    else:
-        shape = shapely.Polygon(grid.outline)
-    shape = shapely.orient_polygons(shape)
+    shape = outline(grid)
     return shape if same_crs(grid.crs, crs) else projected([shape], grid.crs, crs)[0]
 
 

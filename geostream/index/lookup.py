@@ -58,8 +58,7 @@ class SceneLookup:
         """Files, row by row."""
         self.times: list[pd.Interval] = list(frame.index)
         """Intervals, row by row."""
-        xmin, ymin, xmax, ymax = map(float, shapely.total_bounds(shapes))
-        self.box: Bounds | None = (xmin, ymin, xmax, ymax) if len(shapes) else None
+        self.box: Bounds | None = tuple(map(float, shapely.total_bounds(shapes))) if len(shapes) else None
         """Box around the footprints; None without any."""
         self.span: tuple[pd.Timestamp, pd.Timestamp] = (frame.index.left.min(), frame.index.right.max())
         """First and last instant."""

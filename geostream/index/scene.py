@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from geostream.header import MaskKind
+from geostream.index.packing import PackedHeader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,10 +35,8 @@ class Scene:
     """Pixel type, that of the first band."""
     nodata: tuple[float | None, ...]
     """Declared nodata value of each band."""
-    colormap: Mapping[int, tuple[int, ...]] | None
-    """Colours (R, G, B, A; 0-255) of a palette raster's values."""
-    header: RasterHeader | None
-    """The header as read, which spares later reads the request for it; None when an index came without headers."""
+    stored: RasterHeader | PackedHeader | None
+    """The header as read, or as an index keeps it; None where nobody has read it yet."""
     block_shape: tuple[int, int] = (0, 0)
     """(rows, columns) of a tile or strip; (0, 0) where that is not known."""
     all_valid: bool = False
@@ -47,22 +46,30 @@ class Scene:
     @classmethod
     def from_header(cls, url: str, sidecars: tuple[str, ...], header: RasterHeader) -> Scene:
         """The scene that ``header`` describes."""
-        nodata = tuple(header.nodata)
-        dtype = np.dtype(header.dtype)
         return cls(
             url,
             sidecars,
             header.ground or header.grid,
             header.count,
-            dtype,
-            nodata,
-            header.colormap,
+            np.dtype(header.dtype),
+            tuple(header.nodata),
             header,
             header.block_shape,
             header.mask is MaskKind.ALL_VALID and header.ground is None,
         )
 
+    @property
+    def header(self) -> RasterHeader | None:
+        """The header, which spares later reads the request for it; None where nobody has read it yet."""
+        return self.stored.header if isinstance(self.stored, PackedHeader) else self.stored
+
+    @property
+    def colormap(self) -> Mapping[int, tuple[int, ...]] | None:
+        """Colours (R, G, B, A; 0-255) of a palette raster's values; None also where the header was not read."""
+        header = self.header
+        return None if header is None else header.colormap
+
     def declaring(self, nodata: float) -> Scene:
         """This scene as if its file declared ``nodata`` for all bands."""
-        header = None if self.header is None else self.header.declaring(nodata)
-        return replace(self, nodata=(nodata,) * self.count, header=header, all_valid=False)
+        stored = None if self.stored is None else self.stored.declaring(nodata)
+        return replace(self, nodata=(nodata,) * self.count, stored=stored, all_valid=False)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fsspec.core import has_magic
@@ -14,7 +17,7 @@ from fsspec.utils import glob_translate
 from geostream.accounting import stats
 from geostream.errors import NotFoundError
 from geostream.transport.access import LOCAL_PROTOCOLS, normalize_url, protocol_of
-from geostream.transport.adapters import classify, on_loop
+from geostream.transport.adapters import classify, local_etag, on_loop
 from geostream.transport.answer import Again, AttemptFailed
 from geostream.transport.archive import is_member, split_member
 from geostream.transport.counting import Meter, set_meter
@@ -40,7 +43,9 @@ class FileEntry:
     size: int | None
     """Size in bytes; None where the listing does not say."""
     etag: str | None = None
-    """ETag; None where the listing does not say."""
+    """ETag, or what stands for it (a local file's time and size); None where the listing does not say."""
+    modified: datetime | None = None
+    """When it was last written, UTC; None where the listing does not say."""
 
 
 async def list_files(url_or_glob: str, access: Access) -> list[FileEntry]:
@@ -184,9 +189,28 @@ def _is_glob(url: str) -> bool:
 
 
 def _entry(url: str, name: str, facts: dict[str, Any]) -> FileEntry:
+    full = _full_url(url, name)
     size = facts.get("size")
     etag = facts.get("ETag") or facts.get("etag")
-    return FileEntry(_full_url(url, name), None if size is None else int(size), str(etag) if etag else None)
+    if etag is None and protocol_of(full) in LOCAL_PROTOCOLS and "::" not in full:
+        with suppress(OSError):  # a link to nowhere, which is for whoever opens it to say
+            etag = local_etag(os.stat(full))  # noqa: PTH116 - a str path, thousands of times
+    return FileEntry(full, None if size is None else int(size), str(etag) if etag else None, _modified(facts))
+
+
+def _modified(facts: dict[str, Any]) -> datetime | None:
+    """When a file was last written, by whichever name its filesystem tells it."""
+    known = (facts.get(name) for name in ("LastModified", "last_modified", "mtime", "modified", "updated"))
+    value = next((value for value in known if value is not None), None)
+    if isinstance(value, int | float):
+        return datetime.fromtimestamp(value, UTC)
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
+    if not isinstance(moment, datetime):
+        return None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def _full_url(asked: str, name: str) -> str:

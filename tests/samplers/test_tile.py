@@ -15,10 +15,9 @@ import geostream as gs
 from geostream import reader
 from geostream.errors import ConfigError
 from geostream.grid import pixel_count
-from geostream.index import load_index
 from geostream.samplers import TileBatchGeoSampler, TileReport
 from geostream.samplers import tile as tile_module
-from geostream.scan import build_index
+from geostream.scan import build_index, load_index
 from geostream.testing.memory import MemoryDataset, MemoryScene
 from geostream.testing.rasters import write_cog
 
