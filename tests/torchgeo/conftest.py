@@ -2,12 +2,14 @@
 
 import importlib.util
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from geostream.testing.rasters import DEFAULT_TRANSFORM
 
+sys.path.append(str(Path(__file__).parent))  # layouts and streams, which several tests share
 _STUBS = []
 
 

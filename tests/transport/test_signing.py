@@ -70,7 +70,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 def server(tmp_path):
     write_cog(tmp_path / "a.tif", shape=(600, 600), dtype="uint16")
     with TokenServer({"a.bin": DATA, "a.tif": (tmp_path / "a.tif").read_bytes()}) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
         server.shutdown()
