@@ -45,9 +45,9 @@ if end == "interrupt":
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A server slow enough that much is in flight whenever something ends."""
+    """A server slow enough, and a file of enough tiles, that much is in flight whenever something ends."""
     folder = tmp_path_factory.mktemp("ends")
-    write_cog(folder / "a.tif", shape=(2048, 2048), count=1, blocksize=128, overviews=False)
+    write_cog(folder / "a.tif", shape=(4096, 4096), count=1, blocksize=64, overviews=False)
     with RangeServer(folder, latency=0.05) as server:
         yield server
 
