@@ -33,12 +33,13 @@ if TYPE_CHECKING:
         stack_samples,
         unbind_samples,
     )
-    from geostream.index import load_index
     from geostream.loader import DataLoader
+    from geostream.prediction import PredictionWriter
     from geostream.reading import info, read
     from geostream.samplers import Units
     from geostream.scan import build_index, load_index
     from geostream.scan.index import Index
+    from geostream.statistics import estimate_statistics
 
 __version__ = "0.1.0"
 
@@ -53,6 +54,7 @@ __all__ = [
     "Index",
     "IntersectionDataset",
     "NotFoundError",
+    "PredictionWriter",
     "QueryError",
     "RasterDataset",
     "ReadError",
@@ -61,6 +63,7 @@ __all__ = [
     "__version__",
     "build_index",
     "concat_samples",
+    "estimate_statistics",
     "info",
     "load_index",
     "merge_samples",
@@ -80,10 +83,12 @@ _HOMES = {
     "GeoDataModule": "geostream.datamodule",
     "GeoDataset": "geostream.dataset",
     "IntersectionDataset": "geostream.dataset",
+    "PredictionWriter": "geostream.prediction",
     "RasterDataset": "geostream.dataset",
     "UnionDataset": "geostream.dataset",
     "Units": "geostream.samplers",
     "concat_samples": "geostream.dataset",
+    "estimate_statistics": "geostream.statistics",
     "info": "geostream.reading",
     "merge_samples": "geostream.dataset",
     "read": "geostream.reading",

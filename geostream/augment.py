@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
@@ -12,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from geostream.errors import ConfigError
+from geostream.placement import Corners, is_placed, unplaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Augmentation", "augment", "floating", "normalise", "normalises", "seeded"]
+__all__ = ["Augmentation", "augment", "filled", "floating", "normalise", "normalises", "seeded"]
 
 Augmentation = Callable[..., Any]
 """A kornia ``AugmentationSequential``, another kornia augmentation, or a function of the whole batch."""
@@ -29,6 +31,12 @@ _VIDEO = 5
 """Axes of a batch of image series."""
 _PLANES = 3
 """Axes of a batch of masks without channels."""
+_MOVES = K.GeometricAugmentationBase2D
+_FOLLOWED = (_MOVES, K.IntensityAugmentationBase2D, K.ImageSequential)
+"""Augmentations under which kornia says where points go."""
+_PATCHY = (K.PatchSequential, K.VideoSequential)
+"""Containers that do not."""
+_KORNIA = (K.AugmentationBase2D, K.AugmentationBase3D, K.ImageSequential, K.MixAugmentationBaseV2)
 
 
 def floating(batch: dict[str, Any], dtype: torch.dtype = torch.float32) -> dict[str, Any]:
@@ -56,6 +64,24 @@ def normalise(batch: dict[str, Any], mean: Statistic, std: Statistic) -> dict[st
         return (image - _per_channel(key, image, mean, "mean")) / _per_channel(key, image, std, "std")
 
     return {key: scaled(key, value) if _is(key, value, "image") else value for key, value in batch.items()}
+
+
+def filled(batch: dict[str, Any], value: Statistic) -> dict[str, Any]:
+    """The batch with ``value`` in its images where there is no data: where ``mask_valid`` is False, and where NaN is.
+
+    Args:
+        batch: tensors by name; images in floating point, ``mask_valid`` bool (B, 1, H, W) or (B, T, 1, H, W).
+        value: one number, or one per channel.
+    """
+    valid = batch.get("mask_valid")
+
+    def whole(key: str, image: Tensor) -> Tensor:
+        missing = image.isnan()
+        if isinstance(valid, Tensor):
+            missing = missing | ~(valid if valid.ndim == image.ndim else valid[:, None])
+        return torch.where(missing, _per_channel(key, image, value, "fill"), image)
+
+    return {key: whole(key, item) if _is(key, item, "image") else item for key, item in batch.items()}
 
 
 def _per_channel(key: str, image: Tensor, statistic: Statistic, name: str) -> Tensor:
@@ -87,49 +113,131 @@ def seeded(*parts: int, device: torch.device) -> Iterator[None]:
 def augment(batch: dict[str, Any], augmentation: Augmentation) -> dict[str, Any]:
     """The batch with images and masks augmented alike.
 
-    A kornia augmentation sees tensors whose keys start with ``image`` or ``mask`` (``mask_valid`` too) and nothing
-    else: ``bounds`` and ``transform`` keep saying where the chip was read. Masks go through as (B, C, H, W), by nearest
-    neighbour, and come back in their own shape and dtype with their labels exact. An image series (B, T, C, H, W) is
-    moved as one, its frames and masks alike. Any other callable is given the whole batch.
+    A kornia augmentation sees tensors whose keys start with ``image`` or ``mask`` (``mask_valid`` too). Masks go
+    through by nearest neighbour and come back in their own shape and dtype with their labels exact. An image series
+    (B, T, C, H, W) is moved as one, its frames and masks alike, and its frames change colours alike.
+
+    ``transform`` and ``bounds`` follow flips, turns, crops and all that an affine map describes: ``transform`` places
+    the augmented pixels, ``bounds`` is the box around them. What none describes (perspectives, elastic deformations,
+    mixtures of samples) takes both keys out of the batch: they would be wrong.
+
+    Any other callable is given the whole batch, and answers for all of it.
 
     Args:
         batch: tensors by name, images in floating point.
         augmentation: what to apply.
 
     Raises:
-        ConfigError: an image series with augmentations that change colours, a batch without an image, or masks with
-            more different labels than float32 can tell apart.
+        ConfigError: a batch without an image, masks without a height and width or with more different labels than
+            float32 can tell apart, or an image series with value-changing augmentations that are drawn by lot
+            (``random_apply``) or mix samples.
     """
     if not _is_kornia(augmentation):
         changed: dict[str, Any] = augmentation(batch)
         return changed
-    sequence: Any = augmentation
-    if not isinstance(sequence, K.AugmentationSequential):
-        parts = sequence if isinstance(sequence, nn.Sequential) else [sequence]
-        sequence = K.AugmentationSequential(*parts, data_keys=None)  # alone they would move images only
+    sequence = _sequence(augmentation)
     images = [key for key, value in batch.items() if _is(key, value, "image")]
-    masks = [key for key, value in batch.items() if _is(key, value, "mask")]
     if not images:
         raise ConfigError(f"a batch of {sorted(batch)} holds no image to augment: pass no augmentation for this stage")
-    planes, restored = _flat(batch, images, sequence), {key: _Mask(key, batch[key]) for key in masks}
-    inputs = [*planes.values(), *(mask.encoded for mask in restored.values())]
-    outputs = sequence(*inputs, data_keys=["input"] * len(images) + ["mask"] * len(masks))
-    outputs = outputs if isinstance(outputs, list | tuple) else [outputs]
-    moved = dict(zip([*images, *masks], outputs, strict=True))
+    masks = {key: _Mask(key, value) for key, value in batch.items() if _is(key, value, "mask")}
+    planes = {key: batch[key] for key in images} | {key: mask.encoded for key, mask in masks.items()}
+    corners = _followed_corners(batch, images[0], sequence)
+    points = None if corners is None else corners.points.to(batch[images[0]].device)
+    for step in _steps(sequence, series=any(batch[key].ndim == _VIDEO for key in images)):
+        if isinstance(step, K.AugmentationSequential):
+            planes, points = _moved(step, planes, images, points)
+        else:
+            planes |= _recoloured(step, {key: planes[key] for key in images})
+    moved = {**batch, **planes, **{key: mask.decoded(planes[key]) for key, mask in masks.items()}}
+    if corners is None or points is None:
+        return moved if _stays(sequence) else unplaced(moved)
+    return corners.carry(moved, points, moved[images[0]].shape[-2:])
+
+
+def _followed_corners(batch: dict[str, Any], image: str, sequence: Any) -> Corners | None:
+    """The image's corners, if the batch says where they lie and kornia will say where they go."""
+    if _stays(sequence) or not _is_followed(sequence) or not is_placed(batch):
+        return None
+    return Corners(batch[image].shape[-2:], len(batch[image]))
+
+
+def _sequence(augmentation: Any) -> Any:
+    if isinstance(augmentation, K.AugmentationSequential):
+        return augmentation
+    parts = augmentation if type(augmentation) is nn.Sequential else [augmentation]
+    return K.AugmentationSequential(*parts, data_keys=None)  # alone they would move images only
+
+
+def _moved(
+    sequence: Any, planes: dict[str, Tensor], images: list[str], points: Tensor | None
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """What ``sequence`` makes of images and masks, the frames of a series as channels, and of points (B, N, 2)."""
+    inputs = [value.flatten(1, -3) if value.ndim == _VIDEO else value for value in planes.values()]
+    keys = ["input" if key in images else "mask" for key in planes]
+    if points is not None:
+        inputs, keys = [*inputs, points.to(inputs[0].dtype)], [*keys, "keypoints"]
+    outputs = sequence(*inputs, data_keys=keys)
+    outputs = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+    where = None if points is None else outputs.pop()
+    moved = {
+        key: output.reshape(*before.shape[:-2], *output.shape[-2:])
+        for (key, before), output in zip(planes.items(), outputs, strict=True)
+    }
+    return moved, where
+
+
+def _recoloured(leaf: Any, images: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Images changed by one augmentation of values, all frames of a sample's series alike."""
+    first = next(iter(images.values()))
+    drawn = leaf.forward_parameters(torch.Size((len(first), *first.shape[-3:])))
     return {
-        **batch,
-        **{key: _unflat(moved[key], batch[key]) for key in images},
-        **{key: restored[key].decoded(moved[key]) for key in masks},
+        key: torch.stack([leaf(frame, params=drawn) for frame in image.unbind(1)], dim=1)
+        if image.ndim == _VIDEO
+        else leaf(image, params=drawn)
+        for key, image in images.items()
     }
 
 
+def _steps(sequence: Any, *, series: bool) -> list[Any]:
+    """What is applied one after the other: the sequence as a whole, or, to a series, moves and changes apart.
+
+    Moves see a series' frames as channels of one image, in which changes of values would find the wrong colours.
+    """
+    if not series or _moves_only(sequence):
+        return [sequence]
+    steps: list[Any] = []
+    for moves, leaves in itertools.groupby(_leaves(sequence), lambda leaf: isinstance(leaf, _MOVES)):
+        parts = list(leaves)
+        steps += [K.AugmentationSequential(*parts, extra_args=sequence.extra_args)] if moves else parts
+    return steps
+
+
+def _leaves(sequence: Any) -> Iterator[Any]:
+    if getattr(sequence, "random_apply", False):
+        raise ConfigError(
+            "an image series (B, T, C, H, W) cannot take augmentations of values that are drawn by lot: leave "
+            "random_apply out and give each augmentation its own p="
+        )
+    for part in sequence.children():
+        if isinstance(part, K.ImageSequential):
+            yield from _leaves(part)
+        elif isinstance(part, _MOVES | K.IntensityAugmentationBase2D):
+            yield part
+        else:
+            raise ConfigError(
+                f"an image series (B, T, C, H, W) cannot take {type(part).__name__}: use augmentations that move "
+                "pixels or change values of one sample, or a function of the whole batch"
+            )
+
+
 class _Mask:
-    """A mask as kornia takes it, (B, C, H, W) in floating point, and the way back."""
+    """A mask with channels and in floating point, as kornia takes it, and the way back."""
 
     def __init__(self, key: str, mask: Tensor) -> None:
-        if mask.ndim not in {_PLANES, _PLANES + 1}:
+        if not _PLANES <= mask.ndim <= _VIDEO:
             raise ConfigError(
-                f"{key!r} has the shape {tuple(mask.shape)}: a batch's masks are (B, H, W) or (B, C, H, W)"
+                f"{key!r} has the shape {tuple(mask.shape)}: a batch's masks are (B, H, W), (B, C, H, W) or "
+                "(B, T, C, H, W)"
             )
         self._mask = mask
         self._labels: Tensor | None = None
@@ -161,30 +269,27 @@ def _largest(planes: Tensor) -> int:
     return int(max(abs(int(planes.max())), abs(int(planes.min())))) if planes.numel() else 0
 
 
-def _flat(batch: dict[str, Any], images: list[str], sequence: Any) -> dict[str, Tensor]:
-    """Images as (B, C, H, W): a series' frames become channels, so that all are moved alike."""
-    if any(batch[key].ndim == _VIDEO for key in images) and not _moves_only(sequence):
-        raise ConfigError(
-            "an image series (B, T, C, H, W) takes augmentations that move pixels (flips, rotations, crops), not ones "
-            "that change values: pass those as transforms= of the dataset, or as a function of the whole batch"
-        )
-    return {key: batch[key].flatten(1, 2) if batch[key].ndim == _VIDEO else batch[key] for key in images}
-
-
-def _unflat(moved: Tensor, image: Tensor) -> Tensor:
-    return moved.reshape(*image.shape[:3], *moved.shape[-2:]) if image.ndim == _VIDEO else moved
-
-
 def _moves_only(sequence: Any) -> bool:
     leaves = [module for module in sequence.modules() if isinstance(module, K.AugmentationBase2D)]
-    return all(isinstance(leaf, K.GeometricAugmentationBase2D) for leaf in leaves)
+    return all(isinstance(leaf, _MOVES) for leaf in leaves)
+
+
+def _stays(sequence: Any) -> bool:
+    """Whether nothing in it moves a pixel."""
+    parts = [module for module in sequence.modules() if isinstance(module, _KORNIA)]
+    return all(isinstance(part, K.IntensityAugmentationBase2D | K.ImageSequential) for part in parts)
+
+
+def _is_followed(sequence: Any) -> bool:
+    """Whether kornia says where points go under all of it."""
+    parts = [module for module in sequence.modules() if isinstance(module, _KORNIA)]
+    return all(isinstance(part, _FOLLOWED) and not isinstance(part, _PATCHY) for part in parts)
 
 
 def _is_kornia(augmentation: Any) -> bool:
-    bases = (K.AugmentationBase2D, K.AugmentationBase3D, K.ImageSequential, K.MixAugmentationBaseV2)
-    if isinstance(augmentation, nn.Sequential):
-        return len(augmentation) > 0 and all(isinstance(part, bases) for part in augmentation)
-    return isinstance(augmentation, bases)
+    if type(augmentation) is nn.Sequential:
+        return len(augmentation) > 0 and all(isinstance(part, _KORNIA) for part in augmentation)
+    return isinstance(augmentation, _KORNIA)
 
 
 def _is(key: str, value: Any, prefix: str) -> bool:

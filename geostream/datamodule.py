@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import lightning.pytorch as pl
 import torch
 
-from geostream.augment import Augmentation, augment, floating, normalise, normalises, seeded
+from geostream.augment import Augmentation, augment, filled, floating, normalise, normalises, seeded
 from geostream.dataset.collate import stack_samples
-from geostream.errors import ConfigError
+from geostream.errors import ConfigError, GeostreamError
 from geostream.loader import BatchPlace, DataLoader
 from geostream.samplers import GridGeoSampler, RandomBatchGeoSampler, RandomGeoSampler, TileBatchGeoSampler
+from geostream.samplers.regions import leaves_of
+from geostream.samplers.repeating import SameEpoch
+from geostream.scan import build_index, load_index
+from geostream.statistics import Statistics, estimate_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,8 +52,13 @@ class GeoDataModule(pl.LightningDataModule):
     """Datasets of places for a `lightning.pytorch.Trainer`.
 
     Batches cross to the device in the files' own dtypes. There, by the trainer's stage, images become floating point,
-    are normalised and augmented, masks alike. The randomness of augmentation is a function of the sampler's seed, the
-    epoch and the batch.
+    holes are filled, and the batch is normalised and augmented, masks alike. The randomness of augmentation is a
+    function of the sampler's seed, the epoch and the batch.
+
+    A dataset may bring its own: where it, or one of those it is made of, has ``device_transform``, a function of the
+    batch or a kornia augmentation, and the module was given no augmentation for the stage, the batch goes through it,
+    images in floating point. It then normalises as well, unless the module was given ``mean`` or ``std``.
+    ``train_device_transform``, ``val_device_transform`` and so on are those of one stage.
 
     A subclass may instead set, in its own ``setup(stage)``, the attributes that TorchGeo's GeoDataModule uses:
     ``train_dataset`` (or ``dataset`` for all splits), ``train_sampler`` or ``train_batch_sampler``,
@@ -57,18 +68,23 @@ class GeoDataModule(pl.LightningDataModule):
 
     Args:
         train: dataset to train on, or a function without arguments that makes it, called in `setup` in each process.
-        val: dataset to validate on, likewise.
-        test: dataset to test on, likewise.
-        predict: dataset to predict on, likewise.
+        val: dataset to validate on, likewise, or a list of them: each then has its loader, in this order.
+        test: datasets to test on, likewise.
+        predict: datasets to predict on, likewise.
         patch_size: side of a chip in pixels, or (height, width).
         batch_size: chips in a batch.
         length: chips in a training epoch, over all ranks; by default about as many as fit side by side.
         sampler: how to train: ``"tile"`` uses up every tile that it reads, ``"batch"`` takes each batch from one scene,
             ``"random"`` each chip from any; or a sampler, or a function that makes one of the dataset. The other stages
             go over a grid.
-        mean: subtracted from images: one number, or one per channel. By default 0.
+        predict_stride: distance in pixels between chips to predict on, or (down, across); by default ``patch_size``.
+            A smaller one makes them overlap, for `geostream.PredictionWriter` to blend.
+        mean: subtracted from images: one number, or one per channel. By default 0. ``"auto"`` estimates it from
+            overviews of the training dataset, once: the checkpoint keeps it.
         std: by which images are then divided, likewise. By default 255, as in TorchGeo. An augmentation with its own
             `kornia.augmentation.Normalize` replaces both.
+        fill: what images hold, before they are normalised, where ``mask_valid`` is False or they are NaN: one number,
+            one per channel, or ``"mean"``. By default they keep what the files say.
         train_aug: augmentation in training: a kornia ``AugmentationSequential``, or a function of the whole batch.
         val_aug: the same in validation.
         test_aug: the same in testing.
@@ -76,12 +92,15 @@ class GeoDataModule(pl.LightningDataModule):
         aug: augmentation of the stages that have none of their own.
         num_workers: worker processes; 0 keeps reads in flight inside this process.
         prefetch_batches: batches in flight with ``num_workers=0``; see `geostream.DataLoader`.
+        indexes: indexes that datasets are made from, by the local file that holds each. One that is not there is made
+            once per node before any dataset is: from the paths or URLs that `geostream.build_index` takes, from a saved
+            index elsewhere (``….parquet``), or by a function without arguments.
         loader_options: other arguments of `geostream.DataLoader`, such as ``pin_memory``.
     """
 
-    mean: float | Sequence[float] | Tensor = 0.0
+    mean: float | Sequence[float] | Tensor | Literal["auto"] = 0.0
     """Subtracted from images; a subclass may set its own."""
-    std: float | Sequence[float] | Tensor = 255.0
+    std: float | Sequence[float] | Tensor | Literal["auto"] = 255.0
     """By which images are divided; a subclass may set its own."""
 
     def __init__(
@@ -95,8 +114,10 @@ class GeoDataModule(pl.LightningDataModule):
         batch_size: int = 1,
         length: int | None = None,
         sampler: str | Iterable[Any] | Callable[[Any], Iterable[Any]] = "batch",
-        mean: float | Sequence[float] | Tensor | None = None,
-        std: float | Sequence[float] | Tensor | None = None,
+        predict_stride: int | tuple[int, int] | None = None,
+        mean: float | Sequence[float] | Tensor | Literal["auto"] | None = None,
+        std: float | Sequence[float] | Tensor | Literal["auto"] | None = None,
+        fill: float | Sequence[float] | Tensor | Literal["mean"] | None = None,
         train_aug: Augmentation | None = None,
         val_aug: Augmentation | None = None,
         test_aug: Augmentation | None = None,
@@ -104,14 +125,23 @@ class GeoDataModule(pl.LightningDataModule):
         aug: Augmentation | None = None,
         num_workers: int = 0,
         prefetch_batches: int | Literal["auto"] = "auto",
+        indexes: Mapping[str, Any] | None = None,
         **loader_options: Any,
     ) -> None:
         super().__init__()
+        if isinstance(train, list | tuple):
+            raise ConfigError("train= takes one dataset: join several with | or &")
         self._given = {"train": train, "val": val, "test": test, "predict": predict}
         self._sampling = _check_sampling(sampler)
         self.patch_size = patch_size
         self.batch_size = batch_size
         self.length = length
+        self.predict_stride = predict_stride
+        self.fill = fill
+        self._indexes = dict(indexes or {})
+        for name, given, word in (("mean", mean, "auto"), ("std", std, "auto"), ("fill", fill, "mean")):
+            if isinstance(given, str) and given != word:
+                raise ConfigError(f"{name}={given!r}: pass numbers, or {word!r}")
         self._offer(mean=mean, std=std)
         augmentations = {
             "train_aug": train_aug,
@@ -133,6 +163,17 @@ class GeoDataModule(pl.LightningDataModule):
         for split in ("", "train_", "val_", "test_", "predict_"):
             self._offer(**{split + name: None for name in ("dataset", "sampler", "batch_sampler", "batch_size")})
         self._seed: int | None = None
+        self._estimated: Statistics | None = None
+
+    def prepare_data(self) -> None:
+        """Make those of ``indexes`` that are not there yet. Lightning calls this in one process of each node."""
+        for name, source in self._indexes.items():
+            path = Path(name)
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                part = path.with_name(f".{path.name}.{os.getpid()}")  # nodes that share a disk do not meet
+                _made_index(source).save(part)
+                part.replace(path)
 
     def setup(self, stage: str) -> None:
         """Make the datasets and samplers of a stage (``fit``, ``validate``, ``test``, ``predict``), once.
@@ -145,26 +186,29 @@ class GeoDataModule(pl.LightningDataModule):
             given = self._given[split]
             if given is None or getattr(self, f"{split}_dataset") is not None:
                 continue
-            dataset = given if _is_dataset(given) else given()
-            sampler = self._make_sampler(split, dataset)
-            setattr(self, f"{split}_dataset", dataset)
-            setattr(self, f"{split}_{'batch_' if hasattr(sampler, 'batch_size') else ''}sampler", sampler)
+            datasets = [_made(part) for part in _as_list(given)]
+            samplers = [self._make_sampler(split, dataset) for dataset in datasets]
+            several = isinstance(given, list | tuple)
+            setattr(self, f"{split}_dataset", datasets if several else datasets[0])
+            kind = "batch_sampler" if hasattr(samplers[0], "batch_size") else "sampler"
+            setattr(self, f"{split}_{kind}", samplers if several else samplers[0])
 
     def train_dataloader(self) -> DataLoader:
         """Loader of the training chips."""
-        return self._loader("train")
+        (loader,) = self._loaders("train")
+        return loader
 
-    def val_dataloader(self) -> DataLoader | list[Any]:
-        """Loader of the validation chips; none where no validation dataset is set."""
-        return self._loader("val") if self._attribute("val", "dataset") is not None else []
+    def val_dataloader(self) -> DataLoader | list[DataLoader]:
+        """Loader of the validation chips, or one of each dataset; none where no validation dataset is set."""
+        return self._one_or_more("val") if self._attribute("val", "dataset") is not None else []
 
-    def test_dataloader(self) -> DataLoader:
-        """Loader of the test chips."""
-        return self._loader("test")
+    def test_dataloader(self) -> DataLoader | list[DataLoader]:
+        """Loader of the test chips, or one of each dataset."""
+        return self._one_or_more("test")
 
-    def predict_dataloader(self) -> DataLoader:
-        """Loader of the chips to predict on."""
-        return self._loader("predict")
+    def predict_dataloader(self) -> DataLoader | list[DataLoader]:
+        """Loader of the chips to predict on, or one of each dataset."""
+        return self._one_or_more("predict")
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """The batch on ``device`` in its own dtypes; ``bounds``, ``transform`` and ``crs`` stay on the CPU."""
@@ -176,32 +220,41 @@ class GeoDataModule(pl.LightningDataModule):
         return {key: staying[key] if key in staying else moved[key] for key in batch}
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """The batch cast to floating point, normalised and augmented, by the trainer's stage."""
+        """The batch cast to floating point, filled, normalised and augmented, by the trainer's stage."""
         split = self._split()
         if split is None or not isinstance(batch, dict):
             return batch
         model_dtype = _MODEL_DTYPES.get(str(self._trainer.precision), torch.float32)
         batch = floating(batch, torch.float64 if model_dtype == torch.float64 else torch.float32)
-        augmentation = self._attribute(split, "aug")
-        if not normalises(augmentation):
-            batch = normalise(batch, self.mean, self.std)
+        augmentation, owned = self._attribute(split, "aug"), False
+        if augmentation is None:
+            augmentation = self._device_transform(split, dataloader_idx)
+            owned = augmentation is not None
+        if self.fill is not None:
+            batch = filled(batch, self._statistic("mean") if isinstance(self.fill, str) else self.fill)
+        if not normalises(augmentation) and (self._normalises() or not owned):
+            batch = normalise(batch, self._statistic("mean"), self._statistic("std"))
         if augmentation is not None:
             place, device = self._place(split, dataloader_idx), _device(batch)
             with seeded(place.seed, place.epoch, place.batch, _SPLITS[split], dataloader_idx, device=device):
                 batch = augment(batch, augmentation)
         return floating(batch, model_dtype)
 
-    def state_dict(self) -> dict[str, int]:
-        """The seed of augmentation for loaders that have none of their own."""
-        return {} if self._seed is None else {"seed": self._seed}
+    def state_dict(self) -> dict[str, Any]:
+        """The estimated statistics, and the seed of augmentation for loaders that have none of their own."""
+        estimated = self._estimated
+        numbers = {} if estimated is None else {"mean": list(estimated.mean), "std": list(estimated.std)}
+        return numbers if self._seed is None else {**numbers, "seed": self._seed}
 
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Take over the seed of `state_dict`."""
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
         self._seed = state_dict.get("seed", self._seed)
+        if "mean" in state_dict and "std" in state_dict:
+            self._estimated = Statistics(tuple(state_dict["mean"]), tuple(state_dict["std"]))
 
     def plot(self, *args: Any, **kwargs: Any) -> Any:
         """What the dataset's own ``plot`` returns, or None where it has none."""
-        dataset: Any = self._attribute("val", "dataset")
+        dataset: Any = _as_list(self._attribute("val", "dataset"))[0]
         return dataset.plot(*args, **kwargs) if hasattr(dataset, "plot") else None
 
     @property
@@ -220,6 +273,8 @@ class GeoDataModule(pl.LightningDataModule):
         return getattr(self, name, None) if own is None else own
 
     def _make_sampler(self, split: Split, dataset: Any) -> Any:
+        if split == "predict":
+            return GridGeoSampler(dataset, self.patch_size, self.predict_stride, pad=True)
         if split != "train":
             return GridGeoSampler(dataset, self.patch_size)
         if self._sampling == "tile":
@@ -231,16 +286,31 @@ class GeoDataModule(pl.LightningDataModule):
         sampling: Any = self._sampling
         return sampling if isinstance(sampling, Iterable) else sampling(dataset)
 
-    def _loader(self, split: Split) -> DataLoader:
+    def _one_or_more(self, split: Split) -> DataLoader | list[DataLoader]:
+        loaders = self._loaders(split)
+        return loaders if isinstance(self._attribute(split, "dataset"), list | tuple) else loaders[0]
+
+    def _loaders(self, split: Split) -> list[DataLoader]:
         self._refuse_injection()
-        dataset = self._attribute(split, "dataset")
-        if dataset is None:
+        if self._attribute(split, "dataset") is None:
             raise ConfigError(f"no {split} dataset: pass {split}= or set self.{split}_dataset in setup()")
-        samplers = self._samplers(split)
-        sampler = samplers.get("sampler")
-        if sampler is not None:
-            samplers["batch_size"] = self._attribute(split, "batch_size")
-            samplers["drop_last"] = split == "train" and len(sampler) >= samplers["batch_size"]
+        datasets, samplers = _as_list(self._attribute(split, "dataset")), _as_list(self._sampler(split))
+        if len(datasets) != len(samplers):
+            raise ConfigError(f"{len(datasets)} {split} datasets have {len(samplers)} samplers: set one for each")
+        if self._estimated is None and any(isinstance(value, str) for value in (self.mean, self.std)):
+            self._estimated = self._estimate(split)
+        return [self._loader(split, *pair) for pair in zip(datasets, samplers, strict=True)]
+
+    def _loader(self, split: Split, dataset: Any, sampler: Any) -> DataLoader:
+        options: dict[str, Any] = {}
+        if hasattr(sampler, "batch_size"):
+            options["batch_sampler"] = sampler
+        else:
+            size = self._attribute(split, "batch_size")
+            drop_last = split == "train" and len(sampler) >= size
+            options |= {"sampler": sampler, "batch_size": size, "drop_last": drop_last}
+        if getattr(self._trainer, "overfit_batches", 0) and split in {"train", "val"}:
+            options = {"batch_sampler": SameEpoch.of(**options)}
         device = getattr(getattr(self._trainer, "strategy", None), "root_device", torch.device("cpu"))
         defaults = {"persistent_workers": self.num_workers > 0, "pin_memory": device.type == "cuda"}
         return DataLoader(
@@ -248,21 +318,66 @@ class GeoDataModule(pl.LightningDataModule):
             num_workers=self.num_workers,
             collate_fn=self.collate_fn,
             prefetch_batches=self.prefetch_batches,
-            **samplers,
+            **options,
             **{**defaults, **self.loader_options},
         )
 
-    def _samplers(self, split: Split) -> dict[str, Any]:
-        """The split's sampler as an argument of the loader, in TorchGeo's order of precedence."""
+    def _sampler(self, split: Split) -> Any:
+        """The split's sampler, or those of its datasets, in TorchGeo's order of precedence."""
         for prefix in (f"{split}_", ""):
             for name in ("batch_sampler", "sampler"):
                 sampler = getattr(self, prefix + name, None)
                 if sampler is not None:
-                    return {"batch_sampler" if hasattr(sampler, "batch_size") else "sampler": sampler}
+                    return sampler
         raise ConfigError(
             f"no sampler for {split}: set self.{split}_sampler or self.{split}_batch_sampler in setup(), as "
             f"GridGeoSampler(self.{split}_dataset, self.patch_size)"
         )
+
+    def _device_transform(self, split: Split, dataloader_idx: int) -> Any:
+        """The transform that the batch's dataset, or the first of those it is made of, has for the device."""
+        datasets = _as_list(self._attribute(split, "dataset"))
+        dataset = datasets[min(dataloader_idx, len(datasets) - 1)]
+        for part in (dataset, *leaves_of(dataset)):
+            for name in (f"{split}_device_transform", "device_transform"):
+                transform = getattr(part, name, None)
+                if transform is not None:
+                    return transform
+        return None
+
+    def _normalises(self) -> bool:
+        """Whether the user said what to normalise with."""
+        return any(
+            name in vars(self) or getattr(type(self), name) is not getattr(GeoDataModule, name)
+            for name in ("mean", "std")
+        )
+
+    def _statistic(self, name: Literal["mean", "std"]) -> Any:
+        given = getattr(self, name)
+        if not isinstance(given, str):
+            return given
+        if self._estimated is None:  # a subclass makes its loaders itself
+            self._estimated = self._estimate(self._split() or "train")
+        return getattr(self._estimated, name)
+
+    def _estimate(self, split: Split) -> Statistics:
+        """Statistics of the training dataset, else of the split's, by one rank for all."""
+        dataset = self._attribute("train", "dataset")
+        if dataset is None:
+            given = self._given["train"]
+            dataset = _made(given) if given is not None else _as_list(self._attribute(split, "dataset"))[0]
+        strategy = getattr(self._trainer, "strategy", None)
+        outcome: Statistics | GeostreamError | None = None
+        if strategy is None or strategy.is_global_zero:
+            try:
+                outcome = estimate_statistics(dataset)
+            except GeostreamError as error:
+                outcome = error  # the other ranks wait for an answer
+        if strategy is not None:
+            outcome = strategy.broadcast(outcome)
+        if not isinstance(outcome, Statistics):
+            raise outcome or ConfigError("rank 0 sent no statistics: pass mean= and std=")
+        return outcome
 
     def _split(self) -> Split | None:
         trainer = self._trainer
@@ -302,8 +417,20 @@ class GeoDataModule(pl.LightningDataModule):
             )
 
 
-def _is_dataset(given: Any) -> bool:
-    return hasattr(given, "__getitem__") or not callable(given)
+def _made(given: Any) -> Any:
+    """The dataset itself, or what the function makes."""
+    return given if hasattr(given, "__getitem__") or not callable(given) else given()
+
+
+def _as_list(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def _made_index(source: Any) -> Any:
+    if callable(source):
+        return source()
+    saved = isinstance(source, str | os.PathLike) and str(source).endswith(".parquet")
+    return load_index(source) if saved else build_index(source)
 
 
 def _check_sampling(sampler: Any) -> Any:

@@ -44,8 +44,7 @@ def test_images_and_masks_move_together(keys):
     assert {key: (value.dtype, value.shape) for key, value in after.items() if key != "where"} == {
         key: (value.dtype, value.shape) for key, value in before.items() if key != "where"
     }
-    for key in ("bounds", "transform", "where"):
-        assert after[key] is before[key]
+    assert after["where"] is before["where"]
 
 
 @pytest.mark.parametrize("left_out", ["mask", "mask_valid"])
@@ -111,17 +110,125 @@ def test_a_series_moves_as_one_and_samples_differ():
     assert len({torch.equal(sample, moved) for sample, moved in zip(frames, image, strict=True)}) == 2
 
 
-def test_a_series_and_colours_are_refused():
-    aug = K.AugmentationSequential(K.RandomHorizontalFlip(), K.RandomBrightness())
+def test_a_series_changes_colours_as_one():
+    frames = torch.rand(8, 5, 3, 8, 8)
+    valid = frames[:, :, :1] > 0.5
+    aug = K.AugmentationSequential(
+        K.RandomHorizontalFlip(p=0.5), K.ImageSequential(K.RandomGamma((0.5, 0.9), p=0.5)), K.RandomVerticalFlip(p=0.5)
+    )
+    with seeded(3, device=torch.device("cpu")):
+        after = augment({"image": frames, "mask_valid": valid}, aug)
+    assert after["image"].shape == frames.shape
+    changed = 0
+    for sample, image, moved in zip(frames, after["image"], after["mask_valid"], strict=True):
+        assert moved.shape == (5, 1, 8, 8)
+        exponents = image.log() / _turned_like(sample, image).log()
+        changed += bool((exponents.mean() - 1).abs() > 1e-3)
+        assert exponents.std() < 1e-3, "all frames of a sample by one exponent"
+        assert torch.equal(moved, _turned_like(sample, image)[:, :1] > 0.5)
+    assert 0 < changed < 8, "and not all samples"
+    scale = K.Normalize(mean=torch.tensor([0.1, 0.2, 0.3]), std=torch.tensor([1.0, 2.0, 4.0]))
+    scaled = augment({"image": frames}, scale)["image"]
+    assert torch.allclose(scaled[:, 3, 2], (frames[:, 3, 2] - 0.3) / 4, atol=1e-6)
+
+
+def _turned_like(sample, image):
+    """The flip of ``sample`` whose values are in the order of those of ``image``."""
+    flips = [sample, sample.flip(-1), sample.flip(-2), sample.flip(-1, -2)]
+    order = image.flatten().argsort()
+    return min(flips, key=lambda flip: (flip.flatten().argsort() != order).sum())
+
+
+@pytest.mark.parametrize(
+    "aug",
+    [
+        K.AugmentationSequential(K.RandomHorizontalFlip(), K.RandomBrightness(), random_apply=1),
+        K.AugmentationSequential(K.RandomElasticTransform()),
+    ],
+)
+def test_a_series_refuses_what_it_cannot_take(aug):
     with pytest.raises(ConfigError, match="series"):
         augment({"image": torch.rand(2, 5, 3, 8, 8)}, aug)
+
+
+def placed(height=8, width=12, **extra):
+    """Images that hold each pixel's own coordinates, in a grid of 10 m by 20 m."""
+    transform = torch.tensor([10.0, 0.0, 5e5, 0.0, -20.0, 4e6, 0.0, 0.0, 1.0], dtype=torch.float64)
+    bounds = torch.tensor([5e5, 5e5 + 10 * width, 10, 4e6 - 20 * height, 4e6, 20, 1.0, 2.0, 1], dtype=torch.float64)
+    cols, rows = torch.meshgrid(torch.arange(width) + 0.5, torch.arange(height) + 0.5, indexing="xy")
+    image = torch.stack([10 * cols, -20 * rows])
+    return {
+        "image": image.expand(6, 2, height, width).clone(),
+        "transform": transform.repeat(6, 1),
+        "bounds": bounds.repeat(6, 1),
+        **extra,
+    }
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        K.RandomHorizontalFlip(p=0.5),
+        K.RandomVerticalFlip(p=0.5),
+        K.RandomRotation90((0, 3), p=0.8),
+        K.RandomAffine(degrees=30, translate=(0.1, 0.2), scale=(0.8, 1.2), p=0.9),
+        K.RandomCrop((5, 6), p=1.0),
+        K.RandomResizedCrop((10, 10), scale=(0.3, 0.8), p=1.0),
+        K.ImageSequential(K.RandomHorizontalFlip(p=0.5), K.RandomRotation(20.0, p=0.5)),
+        K.AugmentationSequential(K.RandomVerticalFlip(p=1.0), K.RandomHorizontalFlip(p=1.0), random_apply=1),
+    ],
+    ids=lambda move: type(move).__name__,
+)
+def test_transform_and_bounds_follow_what_moves(move):
+    """An image of coordinates says itself where its pixels lie: `transform` must say the same."""
+    before = placed()
+    inside = torch.ones(6, 1, 8, 12)
+    with seeded(11, device=torch.device("cpu")):
+        after = augment({**before, "mask_inside": inside}, move)
+    height, width = after["image"].shape[-2:]
+    for i in range(6):
+        a, b, c, d, e, f, *_ = after["transform"][i].tolist()
+        across, down = (torch.arange(side, dtype=torch.float64) + 0.5 for side in (width, height))
+        cols, rows = torch.meshgrid(across, down, indexing="xy")
+        whole = torch.nn.functional.avg_pool2d(after["mask_inside"][i], 3, stride=1, padding=1)[0] == 1
+        assert whole.any()
+        x, y = a * cols + b * rows + c - 5e5, d * cols + e * rows + f - 4e6
+        assert torch.allclose(x[whole], after["image"][i, 0][whole].double(), atol=0.05)
+        assert torch.allclose(y[whole], after["image"][i, 1][whole].double(), atol=0.05)
+        xmin, xmax, _, ymin, ymax, _, *times = after["bounds"][i].tolist()
+        corners = [(a * p + b * q + c, d * p + e * q + f) for p in (0, width) for q in (0, height)]
+        assert (xmin, xmax) == pytest.approx((min(x for x, _ in corners), max(x for x, _ in corners)))
+        assert (ymin, ymax) == pytest.approx((min(y for _, y in corners), max(y for _, y in corners)))
+        assert times == [1, 2, 1]
+    assert not torch.equal(after["transform"], before["transform"])
+    assert (after["transform"].dtype, after["transform"].device.type) == (torch.float64, "cpu")
+
+
+def test_flips_keep_bounds_to_the_last_bit():
+    before = placed()
+    before["transform"][:, [0, 2, 5]] += 0.1
+    before["bounds"][:, [0, 3, 4]] += 0.1
+    before["bounds"][:, 1] = before["bounds"][:, 0] + 12 * 10.1
+    before["bounds"][:, 2] = 10.1
+    after = augment(before, K.AugmentationSequential(K.RandomHorizontalFlip(p=1.0), K.RandomVerticalFlip(p=1.0)))
+    assert torch.equal(after["bounds"], before["bounds"])
+    assert after["transform"][0, [0, 4]].tolist() == [-10.1, 20]
+
+
+def test_colours_leave_places_alone_and_deformations_remove_them():
+    before = placed()
+    bright = augment(before, K.RandomBrightness((0.5, 0.6), p=1.0))
+    assert bright["transform"] is before["transform"]
+    assert bright["bounds"] is before["bounds"]
+    for deformation in (K.RandomElasticTransform(p=1.0), K.RandomPerspective(0.5, p=1.0), K.RandomThinPlateSpline(p=1)):
+        assert sorted(augment(before, deformation)) == ["image"]
 
 
 def test_odd_batches_are_refused():
     with pytest.raises(ConfigError, match="no image"):
         augment({"mask": torch.zeros(2, 8, 8)}, moves())
     with pytest.raises(ConfigError, match="shape"):
-        augment({"image": torch.rand(2, 3, 8, 8), "mask": torch.zeros(2, 1, 1, 8, 8)}, moves())
+        augment({"image": torch.rand(2, 3, 8, 8), "mask": torch.zeros(2, 1, 1, 1, 8, 8)}, moves())
 
 
 def test_other_callables_get_the_whole_batch():
