@@ -158,6 +158,14 @@ class Taps:
         """Sum of each position's weights."""
         return reduce(np.add, self.weights)
 
+    @property
+    def touched(self) -> Taps:
+        """The same with a weight of 1 on every tap that is one, and 0 on those that only fill up the arrays."""
+        ones = [
+            ((weight != 0) | (self.first + k < self.stop)).astype(weight.dtype) for k, weight in enumerate(self.weights)
+        ]
+        return Taps(self.first, self.stop, tuple(ones), self.widened)
+
     def outside(self, size: int) -> bool:
         """Whether any tap lies outside ``size`` source pixels."""
         return bool(self.first.min() < 0 or self.first.max() + len(self.weights) > size)

@@ -30,7 +30,7 @@ Rules, which are GDAL's unless said otherwise:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -290,8 +290,32 @@ class _Stock:
         taken: Array = planes.reshape(len(planes), -1).take(row * width + col, axis=1)
         return taken
 
+    @cached_property
+    def unlimited(self) -> Bools | None:
+        """(C, h + 2 pad, w + 2 pad) valid values that are NaN or infinite; None if there are none."""
+        if self.data.dtype.kind not in "fc":
+            return None
+        unlimited = ~np.isfinite(self.planes)
+        return unlimited if unlimited.any() else None
+
+    @cached_property
+    def limited(self) -> _Stock:
+        """This with 0 for what is NaN or infinite."""
+        return replace(self, data=np.where(np.isfinite(self.data), self.data, self.data.dtype.type(0)))
+
     def weighted(self, places: _Places, kernel: Kernel) -> tuple[Array, Bools | None]:
         """Weighted means (C, H, W), and whether anything was there to weigh; None if everything was."""
+        values, found = self._weighted(places, kernel)
+        if places.separable and self.unlimited is not None:
+            # 0 * NaN is NaN: beyond the taps it must not spread
+            x, y = (taps_at(kernel, at, scale, self.real).touched for at, scale in
+                    zip((places.cols, places.rows), self.scale, strict=True))  # fmt: skip
+            touched = combine(self.unlimited.astype(self.real), x, y, self.pad) > 0
+            values = np.where(touched, values, self.limited.weighted(places, kernel)[0])
+        return values, found
+
+    def _weighted(self, places: _Places, kernel: Kernel) -> tuple[Array, Bools | None]:
+        """As `weighted`, but that what is NaN or infinite may spread to what has no part in it."""
         if kernel is BILINEAR and not places.separable and max(self.scale) <= 1 and self.data.dtype.kind != "c":
             return self._between_four(places)
         x = taps_at(kernel, places.cols, self.scale[0], self.real)
@@ -315,7 +339,7 @@ class _Stock:
         return values, found
 
     def _between_four(self, places: _Places) -> tuple[Array, Bools | None]:
-        """As `weighted`, for a bilinear kernel that is not widened."""
+        """As `_weighted`, for a bilinear kernel that is not widened."""
         values, presence = self.doubles
         means = interpolate(values, places.cols, places.rows)
         if presence is None:
@@ -326,7 +350,7 @@ class _Stock:
         return means, found
 
     def _weighted_by_axis(self, places: _Places, kernel: Kernel, x: Taps, y: Taps) -> tuple[Array, Bools | None]:
-        """As `weighted` where the grids are aligned: means along columns, then means of these along rows.
+        """As `_weighted` where the grids are aligned: means along columns, then means of these along rows.
 
         That is how GDAL reads at reduced resolution: a line counts in full if anything of it is valid, and in a cubic
         only if half of its taps are in one piece.
