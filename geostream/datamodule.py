@@ -39,6 +39,8 @@ _STAGES: Mapping[str, tuple[Split, ...]] = {
 }
 _SPLITS: Mapping[Split, int] = {"train": 0, "val": 1, "test": 2, "predict": 3}
 """Numbers that keep the stages' random numbers apart."""
+_SPLIT_SEED = 0
+"""Fixes splits for good: a checkpoint is read too late to say which seed an earlier run had."""
 _MODEL_DTYPES = {
     "64": torch.float64,
     "64-true": torch.float64,
@@ -71,6 +73,9 @@ class GeoDataModule(pl.LightningDataModule):
         val: dataset to validate on, likewise, or a list of them: each then has its loader, in this order.
         test: datasets to test on, likewise.
         predict: datasets to predict on, likewise.
+        splits: a function without arguments that returns two or three datasets, to train, validate and test on, as
+            those of `geostream.splits` do. It is called in each process, and draws the same random numbers in each, so
+            that ranks agree, and a run that is taken up again does not train on what it validated on.
         patch_size: side of a chip in pixels, or (height, width).
         batch_size: chips in a batch.
         length: chips in a training epoch, over all ranks; by default about as many as fit side by side.
@@ -110,6 +115,7 @@ class GeoDataModule(pl.LightningDataModule):
         test: Any = None,
         predict: Any = None,
         *,
+        splits: Callable[[], Sequence[Any]] | None = None,
         patch_size: int | tuple[int, int] = 64,
         batch_size: int = 1,
         length: int | None = None,
@@ -131,6 +137,11 @@ class GeoDataModule(pl.LightningDataModule):
         super().__init__()
         if isinstance(train, list | tuple):
             raise ConfigError("train= takes one dataset: join several with | or &")
+        if splits is not None and not (train is None and val is None and test is None):
+            raise ConfigError(
+                "splits= makes the datasets to train, validate and test on: leave train=, val=, test= out"
+            )
+        self._splits = splits
         self._given = {"train": train, "val": val, "test": test, "predict": predict}
         self._sampling = _check_sampling(sampler)
         self.patch_size = patch_size
@@ -182,6 +193,7 @@ class GeoDataModule(pl.LightningDataModule):
             ConfigError: the trainer has several ranks and would inject a sampler of its own.
         """
         self._refuse_injection()
+        self._split_once()
         for split in _STAGES.get(str(getattr(stage, "value", stage)), ()):
             given = self._given[split]
             if given is None or getattr(self, f"{split}_dataset") is not None:
@@ -192,6 +204,16 @@ class GeoDataModule(pl.LightningDataModule):
             setattr(self, f"{split}_dataset", datasets if several else datasets[0])
             kind = "batch_sampler" if hasattr(samplers[0], "batch_size") else "sampler"
             setattr(self, f"{split}_{kind}", samplers if several else samplers[0])
+
+    def _split_once(self) -> None:
+        if self._splits is None:
+            return
+        with seeded(_SPLIT_SEED, device=torch.device("cpu")):
+            parts = list(self._splits())
+        if len(parts) not in {2, 3}:
+            raise ConfigError(f"splits= returned {len(parts)} datasets: return those to train, validate and test on")
+        self._given |= dict(zip(("train", "val", "test"), parts, strict=False))
+        self._splits = None
 
     def train_dataloader(self) -> DataLoader:
         """Loader of the training chips."""
