@@ -23,7 +23,6 @@ __all__ = ["app", "join_numbers", "main"]
 
 app = typer.Typer(
     name="geostream",
-    help="Read and train on cloud-hosted rasters without making a copy.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -63,6 +62,23 @@ def join_numbers(arguments: Sequence[str]) -> list[str]:
         if values:
             joined.append(",".join(values))
     return joined
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        import geostream as gs
+
+        typer.echo(f"geostream {gs.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Read and train on cloud-hosted rasters without making a copy."""
 
 
 @app.command()

@@ -49,6 +49,12 @@ def bounds(folder):
         return rasterio.windows.bounds(rasterio.windows.Window(100, 200, 300, 150), source.transform)
 
 
+def test_it_says_its_version(geostream):
+    from importlib.metadata import version
+
+    assert geostream("--version").out == f"geostream {version('geostream')}\n"
+
+
 def test_several_numbers_after_an_option_are_one_value():
     assert join_numbers(["read", "u", "--bounds", "-1", "2.5", "3e2", "4", "-o", "x.tif"]) == [
         "read",

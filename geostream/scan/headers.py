@@ -106,11 +106,16 @@ def failure_of(failures: Mapping[str, GeostreamError], total: int, what: str) ->
         return errors[0]
     kinds: list[type[GeostreamError]] = [type(errors[0]), NotFoundError, ReadError, DecodeError]
     kind = next((kind for kind in kinds if all(isinstance(error, kind) for error in errors)), HeaderError)
-    lines = [f"\n  {redact(url)}: {type(error).__name__}: {error}" for url, error in failures.items()]
+    lines = [f"\n  {redact(url)}: {_without(redact(url), error)}" for url, error in failures.items()]
     return kind(
         f"{len(errors)} of {total} {what} cannot be read. None is skipped silently: narrow filename_glob (such as "
         f"'*.tif') so that it matches rasters only, or repair them:{''.join(lines)}"
     )
+
+
+def _without(name: str, error: GeostreamError) -> str:
+    """An error's kind and words, which need not begin with the file's name again."""
+    return f"{type(error).__name__}: {str(error).removeprefix(f'{name}: ')}"
 
 
 def _ignore() -> None:
