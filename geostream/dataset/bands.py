@@ -75,8 +75,10 @@ class BandFiles:
         """What a dataset class's attributes say.
 
         Raises:
-            ConfigError: bands are unknown, or none are named where each has its own file.
+            ConfigError: bands are unknown, or none are named where each has its own file, or their files are not.
         """
+        if isinstance(bands, str):
+            raise ConfigError(f"bands={bands!r}: pass a sequence, such as bands=[{bands!r}]")
         if not separate:
             return cls(pattern, (), band_indexes(name, bands, all_bands))
         wanted = tuple(map(str, bands or all_bands))
@@ -84,6 +86,11 @@ class BandFiles:
             raise ConfigError(f"{name}.separate_files is True: say which bands there are in all_bands, or pass bands=")
         if all_bands:
             _check_known(name, wanted, all_bands)
+        if len(wanted) > 1 and not pattern.names_band:
+            raise ConfigError(
+                f"{name}.separate_files is True, but filename_regex has no group 'band' that says where a file's name "
+                "holds its band: write (?P<band>…) there"
+            )
         return cls(pattern, wanted, None)
 
     def parts(self, url: str) -> list[Part]:

@@ -146,7 +146,8 @@ class GeoDataset(PlannedBatches, Dataset[Sample], abc.ABC):
         return len(self.index)
 
     def __str__(self) -> str:
-        lines = (f"{type(self).__name__} Dataset", "type: GeoDataset", f"bbox: {self.bounds}", f"size: {len(self)}")
+        bounds = self.bounds if len(self) else None
+        lines = (f"{type(self).__name__} Dataset", "type: GeoDataset", f"bbox: {bounds}", f"size: {len(self)}")
         return "\n    ".join(lines)
 
     @property

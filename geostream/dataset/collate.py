@@ -20,6 +20,10 @@ Sample = dict[str, Any]
 
 _PLACE = frozenset({"bounds", "transform", "crs", "dates"})
 """Keys that say where and when a sample lies: the same in all samples of one query, so one of them is kept."""
+_PIXELS = ("image", "mask")
+"""Keys whose holes can be filled."""
+_NUMPY_KNOWS_BETTER = {torch.uint16, torch.uint32, torch.uint64}
+"""Types for which torch lacks most operations, and types that hold them and others."""
 _PLANE = 2
 _SAME_SHAPE = "datasets that are combined must answer a query with the same shape"
 
@@ -79,7 +83,8 @@ def merge_samples(samples: Iterable[Sample]) -> Sample:
 
     Returns:
         One sample. Of images and masks, each pixel comes from the first sample that is valid there, or from the first
-        of all where none is; every other key comes from the first sample that has it.
+        of all where none is; every other key comes from the first sample that has it. Series (T, C, H, W) are merged
+        date by date, and have the dates of all.
 
     Raises:
         ConfigError: images or masks differ in shape.
@@ -87,6 +92,9 @@ def merge_samples(samples: Iterable[Sample]) -> Sample:
     parts = list(samples)
     if any("mask_valid" in part for part in parts):
         parts = [part if "mask_valid" in part else {**part, **_guessed_validity(part)} for part in parts]
+    series = [_by_date(part) for part in parts]
+    if len(parts) > 1 and all(series) and len({frozenset(layer) for dates in series for layer in dates.values()}) == 1:
+        return {**_first_of_each_key(parts), **_merged_by_date(series)}
     merged: Sample = {}
     for part in parts:
         holes = {key: ~_validity(merged, key) for key, value in part.items() if _is_raster(key, value, merged)}
@@ -158,9 +166,31 @@ def _check_shapes(key: str, values: Sequence[Tensor], advice: str) -> None:
         raise ConfigError(f"{key!r} has the shapes {sorted(shapes)}: {advice}")
 
 
+def _by_date(sample: Sample) -> dict[float, Sample]:
+    """The pixels of a series, date by date; nothing of a sample that is none."""
+    dates = sample.get("dates")
+    if not isinstance(dates, Tensor):
+        return {}
+    pixels = {key: sample[key] for key in (*_PIXELS, "mask_valid") if isinstance(sample.get(key), Tensor)}
+    if any(len(value) != len(dates) for value in pixels.values()):
+        return {}
+    return {date: {key: value[i] for key, value in pixels.items()} for i, date in enumerate(dates.tolist())}
+
+
+def _merged_by_date(series: Sequence[dict[float, Sample]]) -> Sample:
+    dates = sorted({date for layers in series for date in layers})
+    layers = [merge_samples([layers[date] for layers in series if date in layers]) for date in dates]
+    merged = {key: torch.stack([layer[key] for layer in layers]) for key in layers[0]}
+    return {**merged, "dates": torch.tensor(dates, dtype=torch.float64)}
+
+
+def _first_of_each_key(samples: Sequence[Sample]) -> Sample:
+    return {key: value for sample in reversed(samples) for key, value in sample.items()}
+
+
 def _is_raster(key: str, value: Any, merged: Sample) -> bool:
     """Whether ``key`` holds pixels in both samples, so that holes can be filled."""
-    return key in {"image", "mask"} and isinstance(value, Tensor) and isinstance(merged.get(key), Tensor)
+    return key in _PIXELS and isinstance(value, Tensor) and isinstance(merged.get(key), Tensor)
 
 
 def _validity(sample: Sample, key: str) -> Tensor:
@@ -174,7 +204,7 @@ def _validity(sample: Sample, key: str) -> Tensor:
 
 def _guessed_validity(sample: Sample) -> Sample:
     """``mask_valid`` of a sample that lacks it, by TorchGeo's rule that zeros are holes."""
-    key = next((key for key in ("image", "mask") if isinstance(sample.get(key), Tensor)), None)
+    key = next((key for key in _PIXELS if isinstance(sample.get(key), Tensor)), None)
     if key is None:
         return {}
     valid = _validity(sample, key)
@@ -182,7 +212,7 @@ def _guessed_validity(sample: Sample) -> Sample:
 
 
 def _where(condition: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
-    if ours.dtype == theirs.dtype:
-        # NumPy: torch's unsigned integers lack most operations.
+    types = {ours.dtype, theirs.dtype}
+    if torch.bfloat16 not in types and (len(types) == 1 or types & _NUMPY_KNOWS_BETTER):
         return torch.from_numpy(np.where(condition.numpy(), ours.numpy(), theirs.numpy()))
     return torch.where(condition, ours, theirs)

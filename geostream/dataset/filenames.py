@@ -57,6 +57,11 @@ class FilenamePattern:
             raise ConfigError(f"filename_regex {regex!r} is not a regular expression: {error}") from error
         self._format = date_format
 
+    @property
+    def names_band(self) -> bool:
+        """Whether the expression has a group ``band``."""
+        return "band" in self._regex.groupindex
+
     def matches(self, url: str) -> bool:
         """Whether the name begins as the expression says."""
         return self._regex.match(basename(url)) is not None

@@ -18,13 +18,14 @@ from geostream.accounting import stats
 from geostream.dataset.bands import BandFiles
 from geostream.dataset.base import GeoDataset, bounds_tensor, parse_res
 from geostream.dataset.filenames import FilenamePattern
+from geostream.dataset.footprints import scene_footprint
 from geostream.dataset.options import PixelOptions, resampling_name
 from geostream.dataset.pixels import Layer, channel_validity, fits, mosaicked, numpy_dtype, to_tensor
 from geostream.dataset.prefetch import fetch, is_validity_wanted, mark_nothing_left, take_drawn
 from geostream.dataset.selection import by_date, covers, in_order, unhidden
 from geostream.errors import ConfigError, GeostreamError, NotFoundError, QueryError, redact
 from geostream.grid import parse_crs
-from geostream.index import converted_res, footprint, scene_frame
+from geostream.index import converted_res, scene_frame
 from geostream.plan import Layout, Request, Source
 from geostream.scan import Paths, describe_paths, each_path, list_scenes, name_matches, scan
 from geostream.transport import Access
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
     from pyproj import CRS
+    from shapely import Geometry
 
     from geostream.dataset.collate import Sample
+    from geostream.dataset.footprints import Datasource
     from geostream.dataset.options import DType
     from geostream.dataset.query import GeoSlice, Query
     from geostream.grid import Grid
@@ -116,6 +119,7 @@ class RasterDataset(GeoDataset):
     """Names of the bands to show as red, green and blue."""
 
     _files: list[str] | None = None
+    _scenes: Mapping[str, Scene]
     _access: Access = Access()
     _options: PixelOptions = PixelOptions()
     _cmap: Any = None
@@ -218,7 +222,7 @@ class RasterDataset(GeoDataset):
         shapes, times = [], []
         for url in urls:
             try:
-                shapes.append(footprint(self._scenes[url].grid, crs))
+                shapes.append(scene_footprint(self._scenes[url], crs, self.footprint_from_datasource))
             except ConfigError as error:
                 raise ConfigError(f"{redact(url)}: {error}", url=url) from error
             times.append(self._band_files.pattern.times(url, (self.mint, self.maxt)))
@@ -262,6 +266,18 @@ class RasterDataset(GeoDataset):
         if self._options.on_error == "skip":
             sample["skipped"] = torch.tensor(data=False)
         return sample if self.transforms is None else self.transforms(sample)
+
+    def footprint_from_datasource(self, datasource: Datasource) -> Geometry | None:  # noqa: ARG002 - for subclasses
+        """Where the scene of one file lies, for a subclass to say: TorchGeo's name for it.
+
+        Args:
+            datasource: the file's name and facts, as rasterio calls them.
+
+        Returns:
+            A polygon in ``datasource.crs``, such as from a metadata file; None for all of the raster. Of scenes whose
+            polygon does not reach a query nothing is read.
+        """
+        return None
 
     def requests(self, query: GeoSlice) -> list[Request]:
         """What ``self[query]`` will ask of the reader.
@@ -406,7 +422,7 @@ class RasterDataset(GeoDataset):
         if isinstance(option, torch.dtype):
             return option
         if option == "native":
-            return torch.from_numpy(np.empty(0, next(iter(self._scenes.values())).dtype)).dtype
+            return torch.from_numpy(np.empty(0, np.result_type(*{s.dtype for s in self._scenes.values()}))).dtype
         return torch.float32 if self.is_image else torch.long
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from geostream.errors import QueryError
 from geostream.grid import Grid, parse_crs, same_crs
 from geostream.index import converted_res, projected
 
@@ -39,7 +40,13 @@ class Origin:
 
     @classmethod
     def of(cls, index: GeoDataFrame, res: tuple[float, float], crs: CRS | None) -> Origin:
-        """What a dataset holds now."""
+        """What a dataset holds now.
+
+        Raises:
+            QueryError: it holds nothing, so that its pixel size has no place to be converted at.
+        """
+        if index.empty:
+            raise QueryError("the dataset's index is empty, so that it cannot be brought to another CRS")
         return cls(index, Grid.from_bounds(index.geometry.iloc[0].bounds, res, crs))
 
     def leads_to(self, index: GeoDataFrame) -> bool:

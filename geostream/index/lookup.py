@@ -58,7 +58,7 @@ class SceneLookup:
         """Files, row by row."""
         self.times: list[pd.Interval] = list(frame.index)
         """Intervals, row by row."""
-        self.box: Bounds | None = tuple(map(float, shapely.total_bounds(shapes))) if len(shapes) else None
+        self.box: Bounds | None = _box(shapes) if len(shapes) else None
         """Box around the footprints; None without any."""
         self.span: tuple[pd.Timestamp, pd.Timestamp] = (frame.index.left.min(), frame.index.right.max())
         """First and last instant."""
@@ -100,6 +100,11 @@ class SceneLookup:
         start, stop = (end.as_unit("us").to_datetime64().astype(np.int64) for end in (time.start, time.stop))
         within: NDArray[np.bool_] = (self._first[rows] <= stop) & (self._last[rows] >= start)
         return within
+
+
+def _box(shapes: NDArray[np.object_]) -> Bounds:
+    xmin, ymin, xmax, ymax = map(float, shapely.total_bounds(shapes))
+    return xmin, ymin, xmax, ymax
 
 
 def _microseconds(times: pd.DatetimeIndex) -> NDArray[np.int64]:

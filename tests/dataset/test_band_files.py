@@ -191,3 +191,24 @@ def test_a_missing_band_s_file_is_named(scene, tmp_path):
         os.link(scene.root / f"s_20230101_{band}.tif", tmp_path / f"s_20230101_{band}.tif")
     with pytest.raises(gs.NotFoundError, match=r"s_20230101_B01\.tif"):
         Scenes(tmp_path)
+
+
+def test_a_pattern_that_does_not_name_the_band_is_refused(scene):
+    """Every channel would be the same file's."""
+    nameless = type("Nameless", (Scenes,), {"filename_regex": r"s_(?P<date>\d{8})"})
+    with pytest.raises(gs.ConfigError, match="no group 'band'"):
+        nameless(scene.root)
+    assert len(nameless(scene.root / "s_20230101_B05.tif", bands=("B05",))) == 1
+
+
+def test_bands_in_one_string_are_refused_with_advice(scene):
+    with pytest.raises(gs.ConfigError, match=r"bands=\['B02'\]"):
+        Scenes(scene.root, bands="B02")
+
+
+def test_the_native_type_holds_all_bands(scene, tmp_path):
+    for band, dtype in (("B02", "uint8"), ("B05", "float32"), ("B01", "uint16")):
+        data = np.full((1, 64, 64), 7, dtype)
+        write_cog(tmp_path / f"s_20230101_{band}.tif", data, transform=place(BANDS[band]), blocksize=64)
+    dataset = Scenes(tmp_path, dtype="native")
+    assert dataset.dtype == dataset[query(0, 0, 32, 32)]["image"].dtype == torch.float32

@@ -128,3 +128,50 @@ def test_memory_of_a_batch_is_used_again_only_once_nobody_holds_it():
     big = pool.take(5000)
     del big  # beyond the limit: not kept
     assert pool.take(1000).ctypes.data == address
+
+
+def series(days, value, valid=True):
+    return {
+        "image": torch.full((len(days), 1, 2, 2), value, dtype=torch.float32),
+        "mask_valid": torch.full((len(days), 1, 2, 2), valid),
+        "dates": torch.tensor(days, dtype=torch.float64),
+        "bounds": torch.zeros(9),
+    }
+
+
+def test_series_are_merged_date_by_date():
+    first, second = series([1, 3], 5), series([1, 2], 8)
+    first["mask_valid"][0, 0, 0] = False
+    merged = merge_samples([first, second])
+    assert merged["dates"].tolist() == [1, 2, 3]
+    assert merged["image"][:, 0].tolist() == [[[8, 8], [5, 5]], [[8, 8], [8, 8]], [[5, 5], [5, 5]]]
+    assert merged["mask_valid"].all()
+    assert merged["bounds"].shape == (9,)
+    only = merge_samples([first])
+    assert torch.equal(only["image"], first["image"])
+
+
+def test_a_series_and_a_lone_mask_keep_their_shapes():
+    merged = merge_samples([series([1, 3], 5), {"mask": torch.ones(2, 2)}])
+    assert merged["image"].shape == (2, 1, 2, 2)
+    assert merged["mask"].shape == (2, 2)
+    assert merged["dates"].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "both"),
+    [
+        (torch.uint16, torch.uint8, torch.uint16),
+        (torch.uint16, torch.int16, torch.int32),
+        (torch.uint32, torch.uint8, torch.uint32),
+        (torch.float16, torch.float32, torch.float32),
+        (torch.bfloat16, torch.float32, torch.float32),
+        (torch.uint16, torch.float32, torch.float32),
+    ],
+)
+def test_merged_types_hold_both(ours, theirs, both):
+    one = {"image": torch.ones(1, 2, 2).to(ours), "mask_valid": torch.tensor([[[True, False], [True, False]]])}
+    other = {"image": torch.full((1, 2, 2), 7).to(theirs), "mask_valid": torch.ones(1, 2, 2, dtype=torch.bool)}
+    merged = merge_samples([one, other])["image"]
+    assert merged.dtype == both
+    assert merged.float().tolist() == [[[1, 7], [1, 7]]]

@@ -231,3 +231,26 @@ def test_compositions_pickle_and_copy(images, labels):
         expected = combined[at(160, 10)]
         for twin in (pickle.loads(pickle.dumps(combined)), copy.deepcopy(combined)):
             assert torch.equal(twin[at(160, 10)]["mask"], expected["mask"])
+
+
+def test_a_union_of_series_has_the_dates_of_both(archive):
+    first, second = Images(archive.img_a, time_series=True), Images(archive.root, time_series=True)
+    sample = (first | second)[at(160, 10)]
+    assert torch.equal(sample["dates"], second[at(160, 10)]["dates"])
+    assert torch.equal(sample["image"], second[at(160, 10)]["image"])
+    backwards = (second | first)[at(160, 10)]
+    assert torch.equal(backwards["image"], sample["image"])
+
+
+def test_an_empty_dataset_says_so(images, labels, archive):
+    images.index = images.index.iloc[:0]
+    assert len(images) == 0
+    assert "bbox: None" in str(images)
+    for answer in (lambda: images.bounds, lambda: images[at(0, 0)], lambda: images & labels, lambda: labels & images):
+        with pytest.raises(gs.QueryError):
+            answer()
+    with pytest.raises(gs.QueryError, match="empty"):
+        images.crs = "EPSG:3857"
+    full = Images(archive.root)
+    assert torch.equal((images | full)[at(0, 30)]["image"], full[at(0, 30)]["image"])
+    assert torch.equal((full | images)[at(0, 30)]["image"], full[at(0, 30)]["image"])

@@ -125,3 +125,44 @@ def test_every_nth_scene(theirs, window, days):
     expected, ours = (dataset[query]["image"] for dataset in both(theirs, days, IMAGES, time_series=True))
     assert torch.equal(expected, ours)
     assert len(ours) == 1
+
+
+def test_a_union_of_series_is_merged_by_date(theirs, window, tmp_path):
+    for folder, dates in (("one", (1, 3)), ("other", (1, 2))):
+        (tmp_path / folder).mkdir()
+        for day in dates:
+            write_cog(tmp_path / folder / f"a_2023010{day}.tif", np.full((1, 100, 100), day, np.uint8), blocksize=128)
+    lengths = []
+    for library in (theirs, gs):
+        one, other = (made(library, tmp_path / folder, time_series=True) for folder in ("one", "other"))
+        sample = (one | other)[window(10, 10, 32, 32)]
+        lengths.append(len(sample["image"]))
+    assert lengths == [2, 3]
+    assert sample["image"][:, 0, 0, 0].tolist() == [1, 2, 3]
+
+
+def test_every_second_date_and_not_file(theirs, window, tmp_path):
+    for name, day in (("a", 1), ("b", 1), ("c", 2), ("d", 3)):
+        write_cog(tmp_path / f"{name}_2023010{day}.tif", np.full((1, 100, 100), day, np.uint8), blocksize=128)
+    query = *window(10, 10, 32, 32), slice(None, None, 2)
+    old, new = (dataset[query]["image"][:, 0, 0, 0].tolist() for dataset in both(theirs, tmp_path, time_series=True))
+    assert old == [1, 2]
+    assert new == [1, 3]
+
+
+def test_a_footprint_of_the_class(theirs, window, days):
+    """The same hook, the same answer."""
+    from geopandas import GeoSeries
+    from shapely import box
+
+    x, y = window(0, 0, 130, 150)
+    degrees = GeoSeries([box(x.start, y.start, x.stop, y.stop)], crs="EPSG:32632").to_crs(4326)
+    hook = {"footprint_from_datasource": lambda self, datasource: degrees.to_crs(datasource.crs).iloc[0]}
+    old, new = both(theirs, days, {**IMAGES, **hook})
+    assert new.bounds[0].stop == pytest.approx(old.bounds[0].stop)
+    assert new.index.geometry.iloc[0].symmetric_difference(old.index.geometry.iloc[0]).area < 1
+    for dataset in (old, new):
+        with pytest.raises(IndexError):
+            dataset[window(200, 200, 20, 20)]
+    place = window(100, 100, 60, 80)
+    assert np.array_equal(old[place]["image"], new[place]["image"])
