@@ -56,7 +56,8 @@ def test_files_that_are_no_rasters_are_named_together(tmp_path, archive):
     message = str(caught.value)
     assert all(name in message for name in ("readme.txt", "text.tif", "empty.tif", "filename_glob", "3 of 4"))
     assert "fine.tif" not in message
-    assert [message.count(str(tmp_path / name)) for name in ("readme.txt", "text.tif", "empty.tif")] == [1, 1, 1]
+    for name in ("readme.txt", "text.tif", "empty.tif"):
+        assert f"{tmp_path / name}: HeaderError: not readable as a raster: " in message
 
 
 def test_bands_that_nobody_knows(archive):
