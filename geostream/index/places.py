@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+import re
+from datetime import UTC
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from geostream.index.schema import WGS84
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import date
 
     from numpy.typing import NDArray
     from shapely import Geometry
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Places", "area_of", "microseconds", "span_of"]
 
+_NAMED_PERIOD = re.compile(r"\d{4}(-\d\d(-\d\d([T ]\d\d:\d\d(:\d\d)?)?)?)?")
+"""A year, month, day, minute or second."""
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
@@ -105,22 +109,35 @@ def span_of(time: Any) -> tuple[int, int] | None:
         ends = time[0], time[1]
     else:
         ends = time, time
-    first = _FIRST + 1 if ends[0] is None else microseconds(ends[0])
-    last = _LAST if ends[1] is None else microseconds(ends[1])
+    first = _FIRST + 1 if ends[0] is None else _period(ends[0])[0]
+    last = _LAST if ends[1] is None else _period(ends[1])[1]
     return first, last
 
 
-def microseconds(instant: str | date | datetime) -> int:
+def _period(time: Any) -> tuple[int, int]:
+    """First and last microsecond that a time stands for: text for all of the year, day or second that it names.
+
+    Raises:
+        ConfigError: it is no time.
+    """
+    try:
+        if isinstance(time, str) and _NAMED_PERIOD.fullmatch(time):
+            period = pd.Period(time)
+            return microseconds(period.start_time), microseconds(period.end_time)
+        instant = microseconds(time)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ConfigError(f"{time!r} is no time: pass text such as '2024-04-19', a datetime, or two of them") from error
+    return instant, instant
+
+
+def microseconds(time: str | date | np.datetime64) -> int:
     """Microseconds since 1970 of an instant; UTC unless it says otherwise.
 
     Raises:
-        ConfigError: it is none.
+        ValueError: it is none.
     """
-    try:
-        stamp = pd.Timestamp(instant)
-        aware = stamp.tz_localize(UTC) if stamp.tzinfo is None else stamp
-        return int(aware.as_unit("us").value)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise ConfigError(
-            f"{instant!r} is no time: pass text such as '2024-04-19', a datetime, or two of them"
-        ) from error
+    stamp = pd.Timestamp(time)
+    if pd.isna(stamp):
+        raise ValueError("not a time")
+    naive = stamp if stamp.tzinfo is None else stamp.tz_convert(UTC).tz_localize(None)
+    return int(naive.as_unit("us").to_datetime64().astype(np.int64))

@@ -119,8 +119,9 @@ class Index:
 
         Args:
             bounds: ``(xmin, ymin, xmax, ymax)``, longitude or easting first; None for everywhere.
-            time: first and last instant, both included, as a pair, a slice or a pandas `Interval`; one instant; or None
-                for all times. Files whose time is not known are at all times.
+            time: first and last instant, both included, as a pair, a slice or a pandas `Interval`; one instant; text
+                for all of the year, month, day or second that it names; or None for all times. Files whose time is not
+                known are at all times.
             crs: of ``bounds``.
 
         Raises:

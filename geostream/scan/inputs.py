@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from geostream.errors import ConfigError, redact
-from geostream.index.entry import Entry
+from geostream.index.entry import Entry, bare_url
 from geostream.scan.documents import read_document
 from geostream.scan.headers import nothing_matches
 from geostream.scan.listing import each_path, list_paths
@@ -120,14 +121,16 @@ class Inputs:
             yield _normalized(Entry(str(url), times=times), self._access)
 
 
-def sources_of(given: Any) -> list[str] | None:
+def sources_of(given: Any, access: Access) -> list[str] | None:
     """What an index may keep of ``given`` to be updated from: paths and globs, unless there are very many; or None."""
-    if isinstance(given, pd.DataFrame) or is_stac(given) or not (isinstance(given, str) or _is_several(given)):
+    if isinstance(given, pd.DataFrame) or is_stac(given):
         return None
-    texts = [given] if isinstance(given, str) else list(given)
-    if len(texts) > _MOST_SOURCES or not all(isinstance(text, str) or hasattr(text, "__fspath__") for text in texts):
+    texts = [given] if isinstance(given, str | os.PathLike) else given
+    if not isinstance(texts, list | tuple | set | frozenset) or len(texts) > _MOST_SOURCES:
         return None
-    return each_path(texts)
+    if not all(isinstance(text, str | os.PathLike) for text in texts):
+        return None
+    return [bare_url(normalize_url(text, access)) for text in texts]
 
 
 def _is_several(given: Any) -> bool:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
 from geostream.errors import GeostreamError, redact
-from geostream.index.entry import bare_url
 from geostream.index.rows import write_rows
 from geostream.index.table import SceneTable
 from geostream.scan.build import Options
@@ -37,7 +36,7 @@ def built(given: Any, options: Options) -> Index:
     with scan_session() as session:
         entries = _inputs(session, options).entries(given)
         parts = _scanned(session, entries, options)
-    return joined(parts, _about(given))
+    return joined(parts, _about(given, options.access))
 
 
 def updated(index: Index, given: Any, **options: Unpack[BuildOptions]) -> Index:
@@ -57,17 +56,15 @@ def updated(index: Index, given: Any, **options: Unpack[BuildOptions]) -> Index:
         gone=tuple(url for url in index.urls if url not in now),
         kept=len(kept_urls),
     )
-    return joined([index.only(kept_urls), *parts], _about(given), changes=changes)
+    return joined([index.only(kept_urls), *parts], _about(given, how.access), changes=changes)
 
 
 def _inputs(session: LoopThread, options: Options) -> Inputs:
     return Inputs(session, options.access, options.filename_glob, options.wanted, probe_sidecars=options.sidecars)
 
 
-def _about(given: Any) -> dict[str, Any]:
-    sources = sources_of(given)
-    about: dict[str, Any] = {"created": datetime.now(UTC).isoformat(timespec="seconds")}
-    return about if sources is None else {**about, "sources": [bare_url(source) for source in sources]}
+def _about(given: Any, access: Access) -> dict[str, Any]:
+    return {"created": datetime.now(UTC).isoformat(timespec="seconds"), "sources": sources_of(given, access)}
 
 
 def _scanned(session: LoopThread, entries: Sequence[Entry], options: Options) -> list[Index]:
