@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import deque
@@ -202,8 +201,7 @@ class DataLoader(torch_data.DataLoader[Any]):
             epoch, batches = int(state["epoch"]), int(state["batches"])
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{state!r} is not a loader's state: pass what state_dict() returned") from error
-        exact = self._source.total / self._unit
-        if batches >= (math.floor(exact) if self.drop_last else math.ceil(exact)):
+        if self._source.left(batches * self._unit) < (self._unit if self.drop_last else 1):
             epoch, batches = epoch + 1, 0
         seed = {"seed": int(state["seed"])} if "seed" in state else {}
         self._source.load_state_dict({**seed, "epoch": epoch, "position": batches * self._unit})

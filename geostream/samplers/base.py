@@ -107,6 +107,15 @@ class EpochSampler(Sampler[Item], Generic[Item]):
     def total(self) -> int:
         """Items in a whole epoch, over all ranks."""
 
+    @property
+    def random(self) -> bool:
+        """Whether anything is left to chance: else no seed is drawn."""
+        return True
+
+    def items(self, epoch: int) -> Sequence[Item]:
+        """All items of an epoch, over all ranks. The sampler stays where it stands; its seed is drawn if need be."""
+        return self._order(epoch_rng(self.fix_seed(), epoch))
+
     @abstractmethod
     def _order(self, rng: np.random.Generator) -> Sequence[Item]:
         """The whole epoch's items, every random choice taken from ``rng``; called once an iteration."""
@@ -189,6 +198,8 @@ class EpochSampler(Sampler[Item], Generic[Item]):
         return self._iteration
 
     def _fixed_seed(self, world_size: int) -> int:
+        if not self.random:
+            return self._seed or 0
         if self._seed is None:
             shared = dist.is_available() and dist.is_initialized() and self.rank is None
             if self.generator is None and world_size > 1 and not shared:

@@ -113,7 +113,8 @@ class Batches(Sequence[list[Place]]):
     def __getitem__(self, item: int | slice) -> list[Place] | list[list[Place]]:
         if isinstance(item, slice):
             return [self[i] for i in range(*item.indices(len(self)))]
-        return self._chips[item * self._batch_size : (item + 1) * self._batch_size]
+        first = range(len(self))[item] * self._batch_size  # an IndexError ends iteration
+        return self._chips[first : first + self._batch_size]
 
 
 def _distinct(regions: Sequence[Region], shape: tuple[int, int], rng: np.random.Generator) -> NDArray[np.int64]:

@@ -64,8 +64,10 @@ class GridGeoSampler(ChipSampler[Place]):
     def _reach(self) -> tuple[float, float]:
         return (self.size[1], self.size[0]) if self.edge == "overhang" else super()._reach()
 
-    def _fixed_seed(self, world_size: int) -> int:  # noqa: ARG002 - nothing here is random: draw none
-        return self._seed or 0
+    @property
+    def random(self) -> bool:
+        """Nothing is left to chance."""
+        return False
 
     def _order(self, rng: np.random.Generator) -> Sequence[Place]:  # noqa: ARG002
         return self._chips

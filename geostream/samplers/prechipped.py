@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from geostream.errors import ConfigError
 from geostream.samplers.base import EpochSampler, RankOptions
-from geostream.samplers.regions import Place, Region, dataset_res, index_of, regions_of
+from geostream.samplers.regions import Place, Region, border_of, dataset_res, index_of, regions_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +50,8 @@ class PreChippedGeoSampler(EpochSampler[Place]):
         self.roi = roi
         self.toi = toi
         self.shuffle = shuffle
-        self.regions = regions_of(dataset, roi, toi)
+        self.regions = _uncrossed(regions_of(dataset, roi, toi))
+        self._clipped = roi is not None or border_of(dataset) is not None
         self.length = len(self.regions)
 
     @property
@@ -56,12 +59,28 @@ class PreChippedGeoSampler(EpochSampler[Place]):
         """Scenes in a whole epoch, over all ranks."""
         return self.length
 
-    def _fixed_seed(self, world_size: int) -> int:
-        return super()._fixed_seed(world_size) if self.shuffle else self._seed or 0
+    @property
+    def random(self) -> bool:
+        """Whether epochs differ."""
+        return self.shuffle
 
     def _order(self, rng: np.random.Generator) -> Sequence[Place]:
         order = np.argsort(rng.random(self.length)) if self.shuffle else np.arange(self.length)
-        return [_whole(self.regions[int(i)], clipped=self.roi is not None) for i in order]
+        return [_whole(self.regions[int(i)], clipped=self._clipped) for i in order]
+
+
+def _uncrossed(regions: list[Region]) -> list[Region]:
+    """The regions whose bounding box keeps within their split."""
+    kept = [region for region in regions if region.border is None]
+    if not kept:
+        raise ConfigError("no scene has a rectangle of its own in this split: use RandomGeoSampler or GridGeoSampler")
+    if len(kept) < len(regions):
+        warnings.warn(
+            f"{len(regions) - len(kept)} of {len(regions)} scenes are left out, since the box around what this split "
+            "has of them reaches into other ground",
+            stacklevel=3,
+        )
+    return kept
 
 
 def _whole(region: Region, *, clipped: bool) -> Place:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from geostream.grid import Grid
     from geostream.samplers.valid import ValidShares
 
-__all__ = ["Place", "Region", "covering", "dataset_res", "index_of", "leaves_of", "regions_of"]
+__all__ = ["Place", "Region", "border_of", "covering", "dataset_res", "index_of", "leaves_of", "regions_of"]
 
 Place = tuple[slice, slice, slice]
 """One query: ``(xmin:xmax:xres, ymin:ymax:yres, tmin:tmax)``."""
@@ -167,14 +167,14 @@ def regions_of(dataset: Any, roi: Any, toi: Any, reach: tuple[float, float] = (0
         _region(inside[row], origin, res, (pd.Timestamp(left[row]), pd.Timestamp(right[row])), int(row))
         for row, origin in zip(rows, origins, strict=True)
     ]
-    return _bordered(regions, _border(dataset), res, reach)
+    return _bordered(regions, border_of(dataset), res, reach)
 
 
-def _border(dataset: Any) -> Border | None:
+def border_of(dataset: Any) -> Border | None:
     """The border that keeps a dataset, and all it was made of, out of other splits' ground."""
     border: Border | None = getattr(dataset, "border", None)
     for part in getattr(dataset, "datasets", None) or ():
-        inner = _border(part)
+        inner = border_of(part)
         border = border if inner is None else inner.joined(border)
     return border
 
