@@ -240,32 +240,35 @@ def _as_gdal_begins(window: Window, coordinates: Coordinates, resampling: str) -
 
 @dataclass(frozen=True, slots=True)
 class MergeCosts:
-    """What decides whether neighbouring tiles are fetched by one request."""
+    """What decides whether neighbouring tiles are fetched by one request, on a link that carries many at once.
 
-    max_gap: int
-    """Unwanted bytes between two tiles up to which fetching them too is cheaper than another request."""
+    A request then costs its share of the latency, ``latency / in_flight`` seconds, and a gap between two tiles is worth
+    fetching while that takes less time.
+    """
+
+    latency: float
+    """Seconds from a request to the first byte of its answer."""
+    bandwidth: float
+    """Bytes a second of one connection."""
+    in_flight: int
+    """Requests in flight at once."""
     max_size: int
     """Bytes beyond which a request is not extended, so that its tiles need not wait for its last byte."""
     max_waste: float = math.inf
     """Unwanted bytes of a request, as a share of the wanted ones, up to which gaps are fetched."""
 
-    @classmethod
-    def of_link(
-        cls, *, latency: float, bandwidth: float, in_flight: int, max_size: int, max_waste: float
-    ) -> MergeCosts:
-        """Costs of a link on which many requests are in flight at once.
+    @property
+    def max_gap(self) -> int:
+        """Unwanted bytes between two tiles up to which fetching them too is cheaper than another request."""
+        return int(self.latency / self.in_flight * self.bandwidth)
 
-        A request then costs its share of the latency, ``latency / in_flight`` seconds, and a gap between two tiles is
-        worth fetching while that takes less time.
-
-        Args:
-            latency: seconds from a request to the first byte of its answer.
-            bandwidth: bytes per second of one connection.
-            in_flight: requests in flight at once.
-            max_size: bytes beyond which a request is not extended.
-            max_waste: share of unwanted bytes up to which gaps are fetched.
-        """
-        return cls(int(latency / in_flight * bandwidth), max_size, max_waste)
+    def __str__(self) -> str:
+        return (
+            f"with {self.latency * 1e3:g} ms to an answer, {self.in_flight} requests at once and "
+            f"{self.bandwidth / 1e6:g} MB/s on a connection, tiles share a request where the gap between them is at "
+            f"most {self.max_gap} bytes, the request at most {self.max_size} bytes, and its gaps at most "
+            f"{self.max_waste:.0%} of its tiles' bytes"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -315,11 +318,7 @@ class ReadPlan:
             f"{len(self.jobs)} reads need {len(self.tiles)} tiles of {len(self.sources)} files: {len(self.fetches)} "
             f"requests, {self.bytes} bytes, of which {self.useful_bytes} are tiles'"
         )
-        rule = (
-            f"tiles share a request where the gap between them is at most {self.costs.max_gap} bytes, the request at "
-            f"most {self.costs.max_size} bytes, and its gaps at most {self.costs.max_waste:.0%} of its tiles' bytes"
-        )
-        lines = [total, rule]
+        lines = [total, str(self.costs)]
         for number, source in enumerate(self.sources):
             lines.append(f"file {number}: {redact(source.url)}")
             lines += [
@@ -466,12 +465,13 @@ def _merge(tiles: Sequence[PlacedTile], costs: MergeCosts) -> tuple[Fetch, ...]:
     fetches: list[Fetch] = []
     group: list[PlacedTile] = []
     begin = end = gaps = 0
+    max_gap = costs.max_gap
     for tile in tiles:
         key, start, stop = tile
         gap, size = max(0, start - end), max(end, stop) - begin
         if group and (
             key[0] != group[0][0][0]
-            or gap > costs.max_gap
+            or gap > max_gap
             or size > costs.max_size
             or gaps + gap > costs.max_waste * (size - gaps - gap)
         ):

@@ -42,7 +42,7 @@ __all__ = [
 K = TypeVar("K")
 T = TypeVar("T")
 
-COSTS = MergeCosts.of_link(latency=0.04, bandwidth=90e6, in_flight=256, max_size=2**21, max_waste=0.05)
+COSTS = MergeCosts(latency=0.04, bandwidth=90e6, in_flight=256, max_size=2**21, max_waste=0.05)
 """A link to an object store in the same country; 2 MiB are some 20 ms of one connection's bandwidth."""
 
 _GDAL_THREADS = 16
