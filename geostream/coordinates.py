@@ -12,7 +12,7 @@ import math
 import os
 import threading
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,20 +59,102 @@ _MAX_TRANSFORMERS = 64
 
 
 @dataclass(frozen=True, eq=False)
+class Lattice:
+    """Coordinates at nodes spread over an output, from its first pixel's centre to its last's, and cubics between."""
+
+    cols: Floats
+    """(n, m) source columns."""
+    rows: Floats
+    """(n, m) source rows."""
+    width: int
+    """Width of the output in pixels."""
+    height: int
+    """Height of the output in pixels."""
+
+    def filled(self, nodes: Floats) -> Floats:
+        """Values at every pixel (height, width), or (height, width, k), of those at nodes (n, m), or (n, m, k)."""
+        x, y = _cubic_weights(self.width, nodes.shape[1]), _cubic_weights(self.height, nodes.shape[0])
+        lines = (x @ nodes).reshape(len(nodes), -1) if nodes.ndim > 2 else nodes @ x.T  # noqa: PLR2004 - several values
+        # some rows at a time: BLAS would start threads for more, which would compete with decoding
+        rows = max(1, _SERIAL_PRODUCTS // lines.size)
+        values = np.empty((self.height, lines.shape[1]))
+        whole = self.height // rows * rows
+        np.matmul(y[:whole].reshape(-1, rows, len(lines)), lines, out=values[:whole].reshape(-1, rows, lines.shape[1]))
+        np.matmul(y[whole:], lines, out=values[whole:])
+        return values.reshape(self.height, self.width, *nodes.shape[2:])
+
+    def extent(self, nodes: Floats) -> tuple[float, float]:
+        """Least and greatest value."""
+        if not (_monotonous(nodes, 0) or _monotonous(nodes, 1)):
+            values = self.filled(nodes)
+            return float(values.min()), float(values.max())
+        x, y = _cubic_weights(self.width, nodes.shape[1]), _cubic_weights(self.height, nodes.shape[0])
+        edges = np.concatenate([x @ nodes[0], x @ nodes[-1], y @ nodes[:, 0], y @ nodes[:, -1]])
+        return float(edges.min()), float(edges.max())
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Median length of the gradient of columns and rows, source pixels per output pixel."""
+        down, across = (
+            (size - 1) / (nodes - 1) for size, nodes in zip((self.height, self.width), self.cols.shape, strict=True)
+        )
+        col, row = (_median(np.hypot(*_gradient(v, down, across))) for v in (self.cols, self.rows))
+        return col, row
+
+
+def _gradient(nodes: Floats, down: float, across: float) -> tuple[Floats, Floats]:
+    """Change along rows and columns at nodes that have neighbours on all sides."""
+    inner = np.s_[1:-1]
+    return (nodes[2:, inner] - nodes[:-2, inner]) / (2 * down), (nodes[inner, 2:] - nodes[inner, :-2]) / (2 * across)
+
+
+def _monotonous(nodes: Floats, axis: int) -> bool:
+    """Whether values only rise, or only fall, along an axis: then the least and the greatest are on the edges."""
+    steps = np.diff(nodes, axis=axis)
+    return bool((steps >= 0).all() or (steps <= 0).all())
+
+
+@dataclass(frozen=True, eq=False)
 class Coordinates:
     """Source pixel coordinates of every output pixel's centre."""
 
-    cols: NDArray[np.float64]
-    """(H, W) source columns; 0.5 is the centre of the first column, NaN a place the source's CRS does not have."""
-    rows: NDArray[np.float64]
-    """(H, W) source rows; 0.5 is the centre of the first row, NaN as in ``cols``."""
+    places: tuple[Floats, Floats] | Lattice
+    """Columns and rows, (H, W) each, or nodes from which to compute them."""
     scale: tuple[float, float]
     """Source pixels per output pixel along the source's (columns, rows): above 1 where the output is coarser."""
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """(H, W)."""
+        at = self.places
+        return (at.height, at.width) if isinstance(at, Lattice) else (at[0].shape[0], at[0].shape[1])
+
+    @cached_property
+    def cols(self) -> Floats:
+        """(H, W) source columns; 0.5 is the centre of the first column, NaN a place the source's CRS does not have."""
+        at = self.places
+        return at.filled(at.cols) if isinstance(at, Lattice) else at[0]
+
+    @cached_property
+    def rows(self) -> Floats:
+        """(H, W) source rows; 0.5 is the centre of the first row, NaN as in ``cols``."""
+        at = self.places
+        return at.filled(at.rows) if isinstance(at, Lattice) else at[1]
+
+    @cached_property
+    def extent(self) -> tuple[float, float, float, float]:
+        """Least and greatest column, least and greatest row; NaN where there is any."""
+        at = self.places
+        if isinstance(at, Lattice):
+            return *at.extent(at.cols), *at.extent(at.rows)
+        cols, rows = (at[0][0], at[1][:, 0]) if self.separable else at
+        return float(cols.min()), float(cols.max()), float(rows.min()), float(rows.max())
+
+    @property
     def separable(self) -> bool:
         """Whether columns depend on the output column only and rows on the output row only (both are then views)."""
-        return self.cols.strides[0] == 0 and self.rows.strides[1] == 0
+        at = self.places
+        return not isinstance(at, Lattice) and at[0].strides[0] == 0 and at[1].strides[1] == 0
 
 
 def source_coordinates(src: Grid, dst: Grid) -> Coordinates:
@@ -94,17 +176,24 @@ def source_coordinates(src: Grid, dst: Grid) -> Coordinates:
     """
     if same_crs(src.crs, dst.crs) and not src.curved:
         return _affine_coordinates(src, dst)
+    last = _last.found(src, dst)
+    if last is not None:
+        return last
     mapping = _projected_mapping(src, dst)
-    scale = _scale_of_mapping(mapping, dst)
     if max(dst.width, dst.height) <= _BLOCK:
-        return Coordinates(*_block_coordinates(mapping, 0, 0, dst.width, dst.height), scale)
+        places = _block_places(mapping, 0, 0, dst.width, dst.height)
+        known = places.scale if isinstance(places, Lattice) and min(dst.width, dst.height) > 1 else None
+        scale = known or _scale_of_mapping(mapping, dst)
+        return _last.noted(src, dst, Coordinates(places, scale))
+    scale = _scale_of_mapping(mapping, dst)
     cols, rows = np.empty((dst.height, dst.width)), np.empty((dst.height, dst.width))
     for top in range(0, dst.height, _BLOCK):
         for left in range(0, dst.width, _BLOCK):
             part = np.s_[top : top + _BLOCK, left : left + _BLOCK]
             height, width = cols[part].shape
-            cols[part], rows[part] = _block_coordinates(mapping, left, top, width, height)
-    return Coordinates(cols, rows, scale)
+            block = Coordinates(_block_places(mapping, left, top, width, height), scale)
+            cols[part], rows[part] = block.cols, block.rows
+    return Coordinates((cols, rows), scale)
 
 
 def grid_scale(src: Grid, dst: Grid) -> tuple[float, float]:
@@ -118,6 +207,8 @@ def grid_scale(src: Grid, dst: Grid) -> tuple[float, float]:
     """
     if same_crs(src.crs, dst.crs) and not src.curved:
         return _scale_of_affine(_relative(src.transform, dst.transform))
+    if max(dst.width, dst.height) <= _BLOCK:
+        return source_coordinates(src, dst).scale
     return _scale_of_mapping(_projected_mapping(src, dst), dst)
 
 
@@ -129,7 +220,7 @@ def _affine_coordinates(src: Grid, dst: Grid) -> Coordinates:
         cols, rows = np.broadcast_to(a * x + c, shape), np.broadcast_to(e * y + f, shape)
     else:
         cols, rows = a * x + (b * y + c), d * x + (e * y + f)
-    return Coordinates(cols, rows, _scale_of_affine(relative))
+    return Coordinates((cols, rows), _scale_of_affine(relative))
 
 
 def _relative(src: Affine, dst: Affine) -> tuple[float, float, float, float, float, float]:
@@ -163,20 +254,43 @@ def _scale_of_affine(relative: tuple[float, float, float, float, float, float]) 
     return math.hypot(a, b), math.hypot(d, e)
 
 
+class _Last(threading.local):
+    """What this thread found last: a level is chosen, and then most often the same grids are asked for again."""
+
+    def __init__(self) -> None:
+        self.of: tuple[Grid, Grid] | None = None
+        self.result: Coordinates | None = None
+
+    def found(self, src: Grid, dst: Grid) -> Coordinates | None:
+        same = self.of is not None and self.of[0] is src and self.of[1] is dst
+        return self.result if same else None
+
+    def noted(self, src: Grid, dst: Grid, result: Coordinates) -> Coordinates:
+        self.of, self.result = (src, dst), result
+        return result
+
+
+_last = _Last()
+
+
 class _Transformers(threading.local):
     """This thread's transformers. PROJ's objects belong to the thread, and the process, that made them."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.made: dict[tuple[str, str], Transformer] = {}
+        self.known: dict[tuple[int, int], tuple[CRS, CRS, Transformer]] = {}
 
     def get(self, source: CRS, target: CRS) -> Transformer:
-        if self.pid != os.getpid() or len(self.made) >= _MAX_TRANSFORMERS:
-            self.pid, self.made = os.getpid(), {}
-        key = source.srs, target.srs  # what they were made from; hashing a CRS itself writes out its WKT
-        if key not in self.made:
-            self.made[key] = _make_transformer(source, target)
-        return self.made[key]
+        if self.pid != os.getpid() or max(len(self.made), len(self.known)) >= _MAX_TRANSFORMERS:
+            self.pid, self.made, self.known = os.getpid(), {}, {}
+        objects = id(source), id(target)  # asking a CRS what it is takes it longer than transforming a chip's nodes
+        if objects not in self.known:
+            key = source.srs, target.srs  # what they were made from; hashing a CRS itself writes out its WKT
+            if key not in self.made:
+                self.made[key] = _make_transformer(source, target)
+            self.known[objects] = source, target, self.made[key]
+        return self.known[objects][2]
 
 
 _transformers = _Transformers()
@@ -226,17 +340,21 @@ def _longitude_period(crs: CRS) -> float | None:
 
 
 def _scale_of_mapping(mapping: Mapping, dst: Grid) -> tuple[float, float]:
-    """Median length of the gradient of source columns and rows, at five by five places of the output."""
-    x, y = np.meshgrid(*((np.arange(5) + 0.5) / 5 * n for n in (dst.width, dst.height)))
+    """Median length of the gradient of source columns and rows, at three by three places of the output."""
+    x, y = np.meshgrid(*((np.arange(3) + 0.5) / 3 * n for n in (dst.width, dst.height)))
     steps = ((0.5, 0.0), (-0.5, 0.0), (0.0, 0.5), (0.0, -0.5))
     cols, rows = mapping(np.stack([x + dx for dx, _ in steps]), np.stack([y + dy for _, dy in steps]))
-    scales = (np.hypot(v[0] - v[1], v[2] - v[3]) for v in (cols, rows))
-    col_scale, row_scale = (float(np.median(s[np.isfinite(s)])) if np.isfinite(s).any() else 1.0 for s in scales)
+    col_scale, row_scale = (_median(np.hypot(v[0] - v[1], v[2] - v[3])) for v in (cols, rows))
     return col_scale, row_scale
 
 
-def _block_coordinates(mapping: Mapping, left: int, top: int, width: int, height: int) -> tuple[Floats, Floats]:
-    """Coordinates of one block: the coarsest lattice that predicts itself well enough, or every pixel."""
+def _median(scales: Floats) -> float:
+    known = sorted(v for v in scales.ravel().tolist() if math.isfinite(v))  # NumPy's takes ten times as long for nine
+    return (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2 if known else 1.0
+
+
+def _block_places(mapping: Mapping, left: int, top: int, width: int, height: int) -> tuple[Floats, Floats] | Lattice:
+    """Places in one block: the coarsest lattice that predicts itself well enough, or every pixel."""
     step = _STEP
     while step > 1:
         nodes_x, nodes_y = _node_positions(width, step), _node_positions(height, step)
@@ -249,11 +367,12 @@ def _block_coordinates(mapping: Mapping, left: int, top: int, width: int, height
         if not finite.all():
             break
         if max(_self_error(v) for v in values) <= _TOLERANCE * 2**_CUBIC_ORDER:
-            return _interpolate(values[0], width, height), _interpolate(values[1], width, height)
+            return Lattice(*values, width, height)
         step //= 2
     return mapping(*np.meshgrid(np.arange(width) + (left + 0.5), np.arange(height) + (top + 0.5)))
 
 
+@lru_cache(maxsize=64)
 def _node_positions(count: int, step: int) -> Floats:
     """An odd number of evenly spaced positions from the first pixel's centre to the last's, at most ``step`` apart."""
     return np.linspace(0, count - 1, max(_FEWEST_NODES, 2 * math.ceil((count - 1) / (2 * step)) + 1))
@@ -273,19 +392,8 @@ def _cubic_weights(count: int, nodes: int) -> Floats:
     return weights
 
 
-def _interpolate(nodes: Floats, width: int, height: int) -> Floats:
-    """Values at every pixel (height, width) of what is known at nodes spread over them."""
-    x, y = _cubic_weights(width, nodes.shape[1]), _cubic_weights(height, nodes.shape[0])
-    lines = nodes @ x.T
-    # some rows at a time: BLAS would start threads for more, which would compete with decoding
-    rows = max(1, _SERIAL_PRODUCTS // lines.size)
-    whole = -(-height // rows)
-    y = np.concatenate([y, np.zeros((whole * rows - height, y.shape[1]))]).reshape(whole, rows, -1)
-    values: Floats = np.matmul(y, lines).reshape(-1, width)[:height]
-    return values
-
-
 def _self_error(nodes: Floats) -> float:
     """How far the cubic through every second node (on both axes) misses the others."""
     height, width = nodes.shape
-    return float(np.abs(_interpolate(nodes[::2, ::2], width, height) - nodes).max())
+    x, y = _cubic_weights(width, (width + 1) // 2), _cubic_weights(height, (height + 1) // 2)
+    return float(np.abs(y @ nodes[::2, ::2] @ x.T - nodes).max())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import imagecodecs
 import numpy as np
 
+from geostream.buffers import BufferPool
 from geostream.errors import DecodeError
 from geostream.ifd import SparseBytes
 from geostream.opener import SparseSource, open_with_gdal
@@ -28,23 +29,28 @@ _YCBCR, _SEPARATED, _CIELAB = 6, 5, 8
 _HORIZONTAL, _FLOATING = 2, 3
 
 
-def _inflate(data: Data, size: int) -> bytes | bytearray:
+_KEPT_BYTES = 2**25
+
+_tile_memory = BufferPool(_KEPT_BYTES)
+"""Memory of tiles that no cache and no batch holds any more, for the next ones."""
+
+
+def _inflate(data: Data, out: Data) -> Data:
     """Inflate by libdeflate, twice as fast as zlib; zlib takes the streams that hold more than their tile."""
     try:
-        return imagecodecs.deflate_decode(data, out=size)
+        return imagecodecs.deflate_decode(data, out=out)
     except imagecodecs.DeflateError:
-        return imagecodecs.zlib_decode(data, out=size)
+        return imagecodecs.zlib_decode(data, out=out)
 
 
-_BYTE_DECODERS: dict[int, Callable[[Data, int], Any]] = {
-    _NONE: lambda data, _: data,
-    _LZW: lambda data, size: imagecodecs.lzw_decode(data, out=size),
+_BYTE_DECODERS: dict[int, Callable[[Data, Data], Data]] = {
+    _LZW: lambda data, out: imagecodecs.lzw_decode(data, out=out),
     _DEFLATE: _inflate,
     _OLD_DEFLATE: _inflate,
-    _PACKBITS: lambda data, size: imagecodecs.packbits_decode(data, out=size),
-    _ZSTD: lambda data, size: imagecodecs.zstd_decode(data, out=size),
+    _PACKBITS: lambda data, out: imagecodecs.packbits_decode(data, out=out),
+    _ZSTD: lambda data, out: imagecodecs.zstd_decode(data, out=out),
 }
-"""Compressions that give back the bytes that went in, by TIFF tag: (compressed, size in bytes) -> bytes."""
+"""Compressions that give back the bytes that went in, by TIFF tag: (compressed, a tile's memory) -> what was filled."""
 
 _LERC_WRAPPERS: dict[int, Callable[[Data], Any]] = {
     0: lambda data: data,
@@ -52,7 +58,7 @@ _LERC_WRAPPERS: dict[int, Callable[[Data], Any]] = {
     2: imagecodecs.zstd_decode,
 }
 
-SUPPORTED_COMPRESSIONS = frozenset({*_BYTE_DECODERS, _JPEG, _LERC, _WEBP})
+SUPPORTED_COMPRESSIONS = frozenset({_NONE, *_BYTE_DECODERS, _JPEG, _LERC, _WEBP})
 """TIFF compression tags whose tiles geostream decodes itself."""
 
 
@@ -63,7 +69,10 @@ def unsupported_reason(codec: TileCodec) -> str:
         (codec.photometric >= _CIELAB or codec.photometric == _SEPARATED, f"photometric {codec.photometric}"),
         (codec.photometric == _YCBCR and not image_codec, "YCbCr without JPEG"),
         (image_codec and codec.dtype != np.uint8, f"JPEG or WebP of {codec.dtype}"),
-        (codec.reverse_bits and codec.compression not in _BYTE_DECODERS, "an image codec with bits in reverse order"),
+        (
+            codec.reverse_bits and codec.compression in (_JPEG, _LERC, _WEBP),
+            "an image codec with bits in reverse order",
+        ),
         (codec.lerc_compression not in _LERC_WRAPPERS, f"LERC with additional compression {codec.lerc_compression}"),
         (codec.predictor not in (1, _HORIZONTAL, _FLOATING), f"predictor {codec.predictor}"),
         (codec.predictor != 1 and codec.dtype.kind in "cb", f"predictor {codec.predictor} on {codec.dtype}"),
@@ -110,7 +119,8 @@ def _plain(data: Data, codec: TileCodec) -> Array:
         data = bytes(imagecodecs.bitorder_decode(data))
     bits = codec.dtype == bool
     size = rows * (-(-columns * samples // 8)) if bits else codec.nbytes
-    raw = _BYTE_DECODERS[codec.compression](data, size)
+    compressed = codec.compression != _NONE
+    raw = _BYTE_DECODERS[codec.compression](data, _tile_memory.take(size)) if compressed else data
     if len(raw) < size:
         raise DecodeError(f"it holds {len(raw)} bytes where a tile has {size}")
     if bits:
@@ -123,7 +133,7 @@ def _plain(data: Data, codec: TileCodec) -> Array:
     tile = np.frombuffer(raw, codec.dtype, size // codec.dtype.itemsize).reshape(codec.shape)
     native = tile.astype(codec.dtype.newbyteorder("="), copy=False)
     if codec.predictor == _HORIZONTAL:
-        if not native.flags.writeable:
+        if not native.flags.writeable:  # the file's own bytes
             native = native.copy()
         # The differences are of the samples as integers, whatever they stand for.
         as_integers = native.view(np.dtype(f"u{native.itemsize}"))

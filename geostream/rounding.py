@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["round_half_away"]
+__all__ = ["round_half_away", "round_within"]
 
 
 @lru_cache(maxsize=64)
@@ -34,9 +34,21 @@ def round_half_away(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """
     if dtype.kind not in "iu":
         return values.astype(dtype, copy=False)
-    # The largest number below a half: with a half, what lies just below n + 0.5 would be rounded up by the addition.
-    whole = np.copysign(np.nextafter(values.dtype.type(0.5), values.dtype.type(0)), values)
-    whole += values
-    np.clip(whole, *_limits(dtype, values.dtype), out=whole)
+    low, high = _limits(dtype, values.dtype)
+    whole = values + _half(values, dtype)
+    np.minimum(np.maximum(whole, low, out=whole), high, out=whole)
     rounded: NDArray[Any] = whole.astype(dtype)  # which cuts off the fraction
     return rounded
+
+
+def round_within(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """As `round_half_away`, of values that lie within what ``dtype`` holds and may be overwritten."""
+    if dtype.kind in "iu":
+        values += _half(values, dtype)
+    return values.astype(dtype, copy=False)
+
+
+def _half(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """What to add before the fraction is cut off: with 0.5, what lies just below n + 0.5 would be rounded up."""
+    below = np.nextafter(values.dtype.type(0.5), values.dtype.type(0))
+    return np.asarray(below if dtype.kind == "u" else np.copysign(below, values))

@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from geostream.bilinear import interpolate
-from geostream.coordinates import Coordinates, grid_scale, source_coordinates
+from geostream.bilinear import counted, interpolate
+from geostream.coordinates import Coordinates, Lattice, grid_scale, source_coordinates
 from geostream.grid import Window
 from geostream.kernels import (
     BILINEAR,
@@ -52,7 +52,7 @@ from geostream.kernels import (
     taps_at,
 )
 from geostream.modes import modes
-from geostream.rounding import round_half_away
+from geostream.rounding import round_half_away, round_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,6 +82,12 @@ _SINGLE = frozenset(map(np.dtype, ("uint8", "int8", "uint16", "int16", "float16"
 """Dtypes whose values float32 holds exactly: they are resampled in it, the others in float64 (or as complex)."""
 
 
+_NARROW = frozenset(
+    map(np.dtype, ("uint8", "int8", "uint16", "int16", "uint32", "int32", "float16", "float32", "float64"))
+)
+"""Dtypes of whose values float64 is exact."""
+
+
 # ----------------------------------------------------------------------------------------------- places and windows
 
 
@@ -94,13 +100,15 @@ class _Places:
     rows: Floats
     """(H,) where the grids are aligned, else (H, W)."""
     scale: tuple[float, float]
+    extent: tuple[float, float, float, float]
+    """Bounds of the positions, possibly wide ones: least and greatest column and row."""
 
     @classmethod
     def of(cls, coords: Coordinates, kernel: Kernel, lines: slice = slice(None)) -> _Places:
         scale = _kernel_scale(coords, kernel)
         if coords.separable:
-            return cls(coords.cols[0], coords.rows[lines, 0], scale)
-        return cls(coords.cols[lines], coords.rows[lines], scale)
+            return cls(coords.cols[0], coords.rows[lines, 0], scale, coords.extent)
+        return cls(coords.cols[lines], coords.rows[lines], scale, coords.extent)
 
     @property
     def separable(self) -> bool:
@@ -109,17 +117,19 @@ class _Places:
     def inside(self, window: Window, kernel: Kernel) -> Bools | None:
         """Whether each output pixel has data in ``window``, (H, W) or broadcasting to it; None if all do."""
         (before_x, after_x), (before_y, after_y) = (kernel.margins(s) for s in self.scale)
-        across = _between(self.cols, window.col_off - before_x, window.col_stop + after_x)
-        along = _between(self.rows, window.row_off - before_y, window.row_stop + after_y)
+        across = _between(self.cols, self.extent[:2], window.col_off - before_x, window.col_stop + after_x)
+        along = _between(self.rows, self.extent[2:], window.row_off - before_y, window.row_stop + after_y)
         if along is not None and self.separable:
             along = along[:, None]
         return across if along is None else along if across is None else along & across
 
     def within(self, window: Window, reach: tuple[float, float]) -> _Places:
         """Counted from the window's corner, those farther than ``reach`` outside (and NaN) moved to where it ends."""
-        cols = _clamp(self.cols - window.col_off, window.width, reach[0])
-        rows = _clamp(self.rows - window.row_off, window.height, reach[1])
-        return _Places(cols, rows, self.scale)
+        left, right, top, bottom = self.extent
+        x, y = (left - window.col_off, right - window.col_off), (top - window.row_off, bottom - window.row_off)
+        cols, x = _clamp(self.cols - window.col_off, x, window.width, reach[0])
+        rows, y = _clamp(self.rows - window.row_off, y, window.height, reach[1])
+        return _Places(cols, rows, self.scale, (*x, *y))
 
 
 def _kernel_scale(coords: Coordinates, kernel: Kernel) -> tuple[float, float]:
@@ -128,17 +138,28 @@ def _kernel_scale(coords: Coordinates, kernel: Kernel) -> tuple[float, float]:
     return nearly_whole(coords.scale[0]), nearly_whole(coords.scale[1])
 
 
-def _between(at: Floats, low: float, high: float) -> Bools | None:
+def _all_inside(
+    extent: tuple[float, float, float, float], scale: tuple[float, float], window: Window, kernel: Kernel
+) -> bool:
+    """Whether all positions have data in ``window``, going by their bounds."""
+    left, right, top, bottom = extent
+    (before_x, after_x), (before_y, after_y) = (kernel.margins(s) for s in scale)
+    across = window.col_off - before_x <= left and right < window.col_stop + after_x
+    return across and window.row_off - before_y <= top and bottom < window.row_stop + after_y
+
+
+def _between(at: Floats, extent: tuple[float, float], low: float, high: float) -> Bools | None:
     """Whether low <= at < high; None if so everywhere. NaN is not."""
-    if at.min() >= low and at.max() < high:
+    if extent[0] >= low and extent[1] < high:
         return None
-    return (at >= low) & (at < high)
+    within = (at >= low) & (at < high)
+    return None if within.all() else within
 
 
-def _clamp(at: Floats, size: int, reach: float) -> Floats:
-    if at.min() >= -reach and at.max() <= size + reach:
-        return at
-    return np.clip(np.nan_to_num(at), -reach, size + reach)
+def _clamp(at: Floats, extent: tuple[float, float], size: int, reach: float) -> tuple[Floats, tuple[float, float]]:
+    if extent[0] >= -reach and extent[1] <= size + reach:
+        return at, extent
+    return np.clip(np.nan_to_num(at), -reach, size + reach), (-reach, size + reach)
 
 
 def source_window(src: Grid, coords: Coordinates, resampling: str) -> Window | None:
@@ -156,25 +177,22 @@ def source_window(src: Grid, coords: Coordinates, resampling: str) -> Window | N
         ConfigError: for an unknown resampling.
     """
     kernel = kernel_named(resampling)
-    places = _Places.of(coords, kernel)
-    cols, rows = places.cols, places.rows
-    inside = places.inside(src.window, kernel)
-    if inside is not None:
-        inside = np.broadcast_to(inside, coords.cols.shape)
+    scale = _kernel_scale(coords, kernel)
+    left, right, top, bottom = coords.extent
+    if not _all_inside(coords.extent, scale, src.window, kernel):
+        inside = _Places.of(coords, kernel).inside(src.window, kernel)
+        inside = np.broadcast_to(True if inside is None else inside, coords.shape)
         if not inside.any():
             return None
-        if places.separable:
-            cols, rows = cols[inside.any(axis=0)], rows[inside.any(axis=1)]
-        else:
-            cols, rows = cols[inside], rows[inside]
-    left, right = _needed(cols, kernel, places.scale[0], src.width)
-    top, bottom = _needed(rows, kernel, places.scale[1], src.height)
-    return Window(left, top, right - left, bottom - top)
+        cols, rows = coords.cols[inside], coords.rows[inside]
+        left, right, top, bottom = (float(v) for v in (cols.min(), cols.max(), rows.min(), rows.max()))
+    first_col, last_col = _needed(left, right, kernel, scale[0], src.width)
+    first_row, last_row = _needed(top, bottom, kernel, scale[1], src.height)
+    return Window(first_col, first_row, last_col - first_col, last_row - first_row)
 
 
-def _needed(at: Floats, kernel: Kernel, scale: float, size: int) -> tuple[int, int]:
-    """First source pixel of any weight at these positions, and one past the last."""
-    low, high = float(at.min()), float(at.max())
+def _needed(low: float, high: float, kernel: Kernel, scale: float, size: int) -> tuple[int, int]:
+    """First source pixel of any weight at positions from ``low`` to ``high``, and one past the last."""
     if kernel.radius == 0:
         first, last = math.floor(low + SNAP), math.floor(high + SNAP)
     else:
@@ -206,10 +224,12 @@ def resample(data: Array, valid: Bools, coords: Coordinates, window: Window, res
         ConfigError: for an unknown resampling.
     """
     kernel = kernel_named(resampling)
-    shape = data.shape[0], *coords.cols.shape
-    out, out_valid = np.empty(shape, data.dtype), np.empty(shape, bool)
+    shape = data.shape[0], *coords.shape
     stock = _Stock(data, None if valid.all() else valid, window, kernel, _kernel_scale(coords, kernel))
-    for lines in _chunks(*coords.cols.shape):
+    if isinstance(coords.places, Lattice) and stock.is_plain(coords):
+        return round_within(stock.plain(coords.places), data.dtype), np.ones(shape, bool)
+    out, out_valid = np.empty(shape, data.dtype), np.empty(shape, bool)
+    for lines in _chunks(*coords.shape):
         _resample_lines(stock, _Places.of(coords, kernel, lines), out[:, lines], out_valid[:, lines])
     return out, out_valid
 
@@ -259,13 +279,16 @@ class _Stock:
         return planes
 
     @cached_property
-    def doubles(self) -> tuple[Floats, Floats | None]:
-        """(C, h, w) values, 0 where invalid, and (C or 1, h, w) 1 where valid, else 0; None where all are."""
-        values = self.data.astype(np.float64)
+    def floats(self) -> tuple[Array, Array | None]:
+        """(C, h, w) values, 0 where invalid, and (C or 1, h, w) 1 where valid, else 0; None where all are.
+
+        In float32 a position is exact to some 1e-5 pixels: 0.005 of a value of 8 bits, and too much of others.
+        """
+        values = self.data.astype(np.float32 if self.data.dtype.itemsize == 1 else np.float64)
         if self.valid is None:
             return values, None
         np.copyto(values, 0, where=~self.valid)
-        return values, self.valid.astype(np.float64)
+        return values, self.valid.astype(values.dtype)
 
     @cached_property
     def presence(self) -> Array:
@@ -338,13 +361,26 @@ class _Stock:
                 found = found | lean if simple_found is None else np.where(lean, simple_found, found)
         return values, found
 
+    def is_plain(self, coords: Coordinates) -> bool:
+        """Whether all pixels are valid, and all results means between four of them."""
+        four = self.kernel is BILINEAR and max(self.scale) <= 1 and self.data.dtype in _NARROW
+        return four and self.valid is None and _all_inside(coords.extent, self.scale, self.window, self.kernel)
+
+    def plain(self, lattice: Lattice) -> Array:
+        """Means (C, H, W), where `is_plain`: places are counted as the sampler wants them before they are filled in."""
+        values, _ = self.floats
+        at = lattice.filled(counted(lattice.cols, lattice.rows, self.window))
+        return interpolate(values, at.astype(values.dtype, copy=False))
+
     def _between_four(self, places: _Places) -> tuple[Array, Bools | None]:
         """As `_weighted`, for a bilinear kernel that is not widened."""
-        values, presence = self.doubles
-        means = interpolate(values, places.cols, places.rows)
+        values, presence = self.floats
+        size = Window(0, 0, self.window.width, self.window.height)
+        at = counted(places.cols, places.rows, size).astype(values.dtype, copy=False)
+        means = interpolate(values, at)
         if presence is None:
             return means, None
-        weight = interpolate(presence, places.cols, places.rows)
+        weight = interpolate(presence, at)
         found: Bools = weight > _LEAST_WEIGHT
         means /= np.where(found, weight, 1)
         return means, found

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from geostream.rounding import round_half_away
+from geostream.rounding import round_half_away, round_within
 
 
 def test_halves_go_away_from_zero():
@@ -42,3 +42,12 @@ def test_the_argument_is_left_alone():
     values = np.array([0.5, 300.0])
     round_half_away(values, np.dtype("uint8"))
     assert values.tolist() == [0.5, 300.0]
+
+
+@pytest.mark.parametrize("work", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32"])
+def test_values_within_a_dtype_are_rounded_as_any(dtype, work):
+    values = np.array([0, 0.49999997, 0.5, 1.5, 2.5, 99.5, 100.4999]).astype(work)
+    values = values if dtype == "uint8" else np.concatenate([values, -values])
+    expected = round_half_away(values, np.dtype(dtype))
+    np.testing.assert_array_equal(round_within(values.copy(), np.dtype(dtype)), expected, strict=True)

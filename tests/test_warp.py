@@ -279,7 +279,7 @@ def test_the_window_is_no_larger_than_it_must_be():
     coords = source_coordinates(SRC, SRC.part(Window(100, 200, 50, 60)))
     assert source_window(SRC, coords, "nearest") == Window(100, 200, 50, 60)
     assert source_window(SRC, coords, "average") == Window(100, 200, 50, 60)
-    shifted = Coordinates(coords.cols + 0.25, coords.rows + 0.25, coords.scale)
+    shifted = Coordinates((coords.cols + 0.25, coords.rows + 0.25), coords.scale)
     assert source_window(SRC, shifted, "nearest") == Window(100, 200, 50, 60)
     assert source_window(SRC, shifted, "bilinear") == Window(100, 200, 51, 61)
     assert source_window(SRC, shifted, "cubic") == Window(99, 199, 53, 63)

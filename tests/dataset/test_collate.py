@@ -115,7 +115,7 @@ def test_samples_of_a_batch_are_parts_of_one_tensor_and_stack_without_a_copy(tmp
 
 
 def test_memory_of_a_batch_is_used_again_only_once_nobody_holds_it():
-    from geostream.dataset.buffers import BufferPool
+    from geostream.buffers import BufferPool
 
     pool = BufferPool(limit=3000)
     first = pool.take(1000)
@@ -175,3 +175,31 @@ def test_merged_types_hold_both(ours, theirs, both):
     merged = merge_samples([one, other])["image"]
     assert merged.dtype == both
     assert merged.float().tolist() == [[[1, 7], [1, 7]]]
+
+
+def test_one_validity_stands_for_all_dates_of_a_series():
+    plane, dates = torch.rand(1, 4, 4) > 0.3, torch.rand(3, 1, 4, 4) > 0.3
+    for pair in ((plane, dates), (dates, plane)):
+        found = concat_samples([{"mask_valid": valid} for valid in pair])["mask_valid"]
+        assert torch.equal(found, plane & dates)
+    with pytest.raises(ConfigError, match="shapes"):
+        concat_samples([{"mask_valid": dates}, {"mask_valid": dates[:2]}])
+
+
+def test_what_transforms_add_is_filled_too():
+    left = torch.tensor([[[True, False], [True, False]]])
+    one = {"image": torch.ones(1, 2, 2), "depth": torch.ones(2, 2), "n": torch.tensor(3), "mask_valid": left}
+    other = {
+        "image": torch.full((1, 2, 2), 7),
+        "depth": torch.full((2, 2), 9),
+        "n": torch.tensor(4),
+        "mask_valid": ~left,
+    }
+    merged = merge_samples([one, other])
+    assert merged["depth"].tolist() == [[1, 9], [1, 9]]
+    assert merged["n"] == 3
+    series_ = [
+        {key: part[key][None] for key in part if key != "n"} | {"dates": torch.zeros(1, dtype=torch.float64)}
+        for part in (one, other)
+    ]
+    assert merge_samples(series_)["depth"].tolist() == [[[1, 9], [1, 9]]]
