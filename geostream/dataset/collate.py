@@ -82,8 +82,9 @@ def merge_samples(samples: Iterable[Sample]) -> Sample:
             data; one without it has data where any of its channels differs from zero.
 
     Returns:
-        One sample. Of images and masks, each pixel comes from the first sample that is valid there, or from the first
-        of all where none is; every other key comes from the first sample that has it. Series (T, C, H, W) are merged
+        One sample. Of images, masks and what else is of their height and width, each pixel comes from the first sample
+        that is valid there, or from the first of all where none is; every other key comes from the first sample that
+        has it. Series (T, C, H, W) are merged
         date by date, and have the dates of all.
 
     Raises:
@@ -148,8 +149,10 @@ def _concat(key: str, values: list[Any]) -> Any:
     if len(values) == 1 or key in _PLACE or not all(isinstance(value, Tensor) for value in values):
         return first
     if key == "mask_valid":
-        _check_shapes(key, values, _SAME_SHAPE)
-        return torch.stack(values).all(dim=0)
+        shape = max((value.shape for value in values), key=len)  # one plane stands for all dates of a series
+        planes = [value.expand(shape) if value.shape == shape[-value.ndim :] else value for value in values]
+        _check_shapes(key, planes, _SAME_SHAPE)
+        return torch.stack(planes).all(dim=0)
     if key == "skipped":
         return torch.stack(values).any(dim=0)
     if first.ndim < _PLANE:
@@ -171,7 +174,12 @@ def _by_date(sample: Sample) -> dict[float, Sample]:
     dates = sample.get("dates")
     if not isinstance(dates, Tensor):
         return {}
-    pixels = {key: sample[key] for key in (*_PIXELS, "mask_valid") if isinstance(sample.get(key), Tensor)}
+    valid = sample.get("mask_valid")
+    pixels = {
+        key: value
+        for key, value in sample.items()
+        if isinstance(value, Tensor) and (key in _PIXELS or (isinstance(valid, Tensor) and _covers(valid, value)))
+    }
     if any(len(value) != len(dates) for value in pixels.values()):
         return {}
     return {date: {key: value[i] for key, value in pixels.items()} for i, date in enumerate(dates.tolist())}
@@ -190,7 +198,15 @@ def _first_of_each_key(samples: Sequence[Sample]) -> Sample:
 
 def _is_raster(key: str, value: Any, merged: Sample) -> bool:
     """Whether ``key`` holds pixels in both samples, so that holes can be filled."""
-    return key in _PIXELS and isinstance(value, Tensor) and isinstance(merged.get(key), Tensor)
+    other, valid = merged.get(key), merged.get("mask_valid")
+    if not isinstance(value, Tensor) or not isinstance(other, Tensor) or key in {*_PLACE, "mask_valid", "skipped"}:
+        return False
+    return key in _PIXELS or (isinstance(valid, Tensor) and value.shape == other.shape and _covers(valid, value))
+
+
+def _covers(valid: Tensor, pixels: Tensor) -> bool:
+    """Whether ``valid``, (…, 1, H, W), tells which of these pixels hold data."""
+    return pixels.ndim in (valid.ndim, valid.ndim - 1) and pixels.shape[-2:] == valid.shape[-2:]
 
 
 def _validity(sample: Sample, key: str) -> Tensor:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from geostream.reader import Patch
 
-__all__ = ["Layer", "channel_validity", "fits", "mosaicked", "numpy_dtype", "to_tensor"]
+__all__ = ["Layer", "channel_validity", "fits", "mosaicked", "numpy_dtype", "to_tensor", "torch_dtype"]
 
 _WHOLE_PIXELS = ("first", "last")
 """Policies that choose among scenes; the others reckon with values, band by band."""
@@ -110,6 +110,11 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
         return torch.empty(0, dtype=dtype).numpy().dtype
     except TypeError:
         return np.dtype(np.float32)
+
+
+def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    """The torch type of pixels of ``dtype``."""
+    return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 def to_tensor(layer: Layer, fill: Sequence[float], dtype: torch.dtype | None) -> Tensor:

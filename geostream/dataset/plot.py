@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from torch import Tensor
 from geostream.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
@@ -41,7 +42,7 @@ class Style:
     bands: tuple[str, ...] = ()
     """Names of the channels."""
     cmap: Any = None
-    """Colours of the mask's values: what matplotlib takes as ``cmap``."""
+    """Colours of the mask's values: what matplotlib takes as ``cmap``, or (R, G, B, A; 0-255) by value."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,8 @@ def _masks(title: str, pixels: NDArray[Any], valid: NDArray[np.bool_], style: St
 
 def _mask_options(values: NDArray[Any], cmap: Any) -> dict[str, Any]:
     """Colours, and the values at their ends: a list of colours is indexed by value."""
+    if isinstance(cmap, Mapping):
+        cmap = _listed(cmap)
     if hasattr(cmap, "colors") and values.dtype.kind in "iub":
         return {"cmap": cmap, "vmin": 0, "vmax": cmap.N - 1}
     if not values.size:
@@ -188,3 +191,13 @@ def _mask_options(values: NDArray[Any], cmap: Any) -> dict[str, Any]:
     if cmap is None and values.dtype.kind in "iub" and low >= 0 and high < _CLASS_COLORS:
         return {"cmap": "tab20", "vmin": 0, "vmax": _CLASS_COLORS - 1}
     return {"cmap": cmap, "vmin": low, "vmax": high}  # the same on all dates
+
+
+def _listed(colors: Mapping[int, Sequence[int]]) -> Any:
+    """Colours by value, as classes of TorchGeo's write them (R, G, B, A; 0-255), for matplotlib; others are clear."""
+    from matplotlib.colors import ListedColormap  # noqa: PLC0415 - heavy, and optional
+
+    table = np.zeros((max(colors, default=0) + 1, 4))
+    for value, color in colors.items():
+        table[value] = [*color[:3], *(color[3:] or (255,))]
+    return ListedColormap(table / 255)

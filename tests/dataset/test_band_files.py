@@ -209,6 +209,6 @@ def test_bands_in_one_string_are_refused_with_advice(scene):
 def test_the_native_type_holds_all_bands(scene, tmp_path):
     for band, dtype in (("B02", "uint8"), ("B05", "float32"), ("B01", "uint16")):
         data = np.full((1, 64, 64), 7, dtype)
-        write_cog(tmp_path / f"s_20230101_{band}.tif", data, transform=place(BANDS[band]), blocksize=64)
+        write_cog(tmp_path / f"s_20230101_{band}.tif", data, transform=place(BANDS[band]), blocksize=128)
     dataset = Scenes(tmp_path, dtype="native")
     assert dataset.dtype == dataset[query(0, 0, 32, 32)]["image"].dtype == torch.float32

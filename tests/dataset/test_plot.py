@@ -190,3 +190,14 @@ def test_without_matplotlib_the_advice_is_to_install_it(archive, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(gs.ConfigError, match="pip install matplotlib"):
         dataset.plot({"image": torch.zeros(3, 4, 4)})
+
+
+def test_colours_by_value_as_torchgeo_s_classes_write_them(archive):
+    colors = {0: (0, 0, 0, 255), 1: (255, 0, 0), 4: (0, 0, 255, 255)}
+    dataset = type("Coloured", (Labels,), {"cmap": colors})(archive.root)
+    sample = dataset[:]
+    (picture,) = pictures(dataset.plot(sample))
+    shown = (picture.to_rgba(picture.get_array()) * 255).round().astype(int)
+    for value, color in colors.items():
+        assert (shown[sample["mask"].numpy() == value] == [*color[:3], 255]).all()
+    assert (shown[sample["mask"].numpy() == 2] == 0).all()

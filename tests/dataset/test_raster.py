@@ -100,9 +100,10 @@ def test_overlaps_are_merged_by_path_and_validity(archive):
     for policy, function in (("min", np.minimum), ("max", np.maximum)):
         combined = Images(archive.root, mosaic=policy)[place]["image"].numpy()
         assert np.array_equal(combined[:, both_valid], function(a, b)[:, both_valid])
-    mean = Images(archive.root, mosaic="mean")[place]["image"].numpy()
-    expected = np.floor((a.astype(float) + b) / 2 + 0.5)
-    assert np.array_equal(mean[:, both_valid], expected[:, both_valid])
+    expected = (a.astype(float) + b) / 2
+    for dtype, values in ((None, expected), ("native", np.floor(expected + 0.5))):
+        mean = Images(archive.root, mosaic="mean", dtype=dtype)[place]["image"].numpy()
+        assert np.array_equal(mean[:, both_valid], values[:, both_valid])
 
 
 def test_time_series_stacks_dates_in_order(archive):
@@ -395,3 +396,17 @@ def test_reading_hidden_and_sidecar_files_is_not_tried(tmp_path, archive):
     dataset = gs.RasterDataset(tmp_path)
     assert len(dataset) == 1
     assert dataset.requests(at(0, 0))[0].source.sidecars == (f"{tmp_path}/img_a_20230101.tif.aux.xml",)
+
+
+def test_native_samples_of_files_of_several_types_are_of_one_type(tmp_path):
+    """Else a batch of them could not be stacked."""
+    for i, dtype in enumerate(("uint8", "uint16")):
+        place = Affine(10, 0, 640 * i, 0, -10, 640)
+        write_cog(tmp_path / f"{i}.tif", np.full((1, 64, 64), 7 + i, dtype), transform=place, blocksize=128)
+    dataset = gs.RasterDataset(tmp_path, dtype="native")
+    queries = [(slice(x, x + 320), slice(0, 320)) for x in (0, 640, 480)]
+    for samples in ([dataset[query] for query in queries], dataset.__getitems__(queries)):
+        assert {sample["image"].dtype for sample in samples} == {torch.uint16} == {dataset.dtype}
+        assert [sample["image"].unique().tolist() for sample in samples] == [[7], [8], [7, 8]]
+    assert gs.stack_samples(dataset.__getitems__(queries))["image"].shape == (3, 1, 32, 32)
+    assert gs.RasterDataset(tmp_path, dtype="native", fill=300)[-310:10, 0:320]["image"].unique().tolist() == [7, 300]
