@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _ALIKE = 0.5
-"""Share of the smaller of two scenes from which on what they have in common makes them one place."""
+"""Share of the larger of two scenes from which on what they have in common makes them one place."""
 
 Piece = tuple[int, Any, int]
 """Row of the index, the ground that is to be cut out of its footprint, and the number of the split that gets it."""
@@ -50,7 +50,7 @@ def random_bbox_assignment(
 ) -> list[Any]:
     """Give each scene to one of several splits at random.
 
-    Scenes of one place (those that overlap by more than half of the smaller: other dates, other bands) go together.
+    Scenes of one place (those that overlap by more than half of the larger: other dates, mostly) go together.
     Where scenes of two splits still overlap, the ground goes to the split that is named first.
 
     Args:
@@ -179,9 +179,8 @@ def time_series_split(
     kept = [_within(dataset.index.index, span, spans) for span in spans]
     for number, rows in enumerate(kept):
         if not rows.any():
-            raise ConfigError(
-                f"no scene lies wholly within split {number}, from {spans[number][0]} to {spans[number][1]}"
-            )
+            start, stop = spans[number]
+            raise ConfigError(f"split {number} would be empty: no scene lies wholly between {start} and {stop}")
     met = _during(dataset.index.index, whole)
     lost = int((met & ~np.logical_or.reduce(kept)).sum())
     if lost:
@@ -226,14 +225,14 @@ def _footprints(dataset: Any) -> NDArray[Any]:
 
 
 def _places(index: gpd.GeoDataFrame) -> list[list[int]]:
-    """Rows of the index, those together that share more than half of the smaller footprint, in the index's order."""
+    """Rows of the index, those together that share more than half of the larger footprint, in the index's order."""
     keys: dict[bytes, int] = {}
     kind = np.array([keys.setdefault(shape.wkb, len(keys)) for shape in index.geometry])
     shapes = np.array([shapely.from_wkb(wkb) for wkb in keys], dtype=object)
     one, other = shapely.STRtree(shapes).query(shapes, predicate="intersects")
     one, other = one[one < other], other[one < other]
     common = shapely.area(shapely.intersection(shapes[one], shapes[other]))
-    smaller = np.minimum(shapely.area(shapes[one]), shapely.area(shapes[other]))
+    larger = np.maximum(shapely.area(shapes[one]), shapely.area(shapes[other]))
     root = list(range(len(shapes)))
 
     def find(number: int) -> int:
@@ -242,7 +241,7 @@ def _places(index: gpd.GeoDataFrame) -> list[list[int]]:
             number = root[number]
         return number
 
-    for a, b in zip(one[common > _ALIKE * smaller], other[common > _ALIKE * smaller], strict=True):
+    for a, b in zip(one[common > _ALIKE * larger], other[common > _ALIKE * larger], strict=True):
         root[find(int(b))] = find(int(a))
     places: dict[int, list[int]] = {}
     for row, shape in enumerate(kind.tolist()):

@@ -1,5 +1,6 @@
 """Ranks of a real process group: one seed, one order, each item once."""
 
+import itertools
 import json
 import os
 
@@ -7,7 +8,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from affine import Affine
 
+import geostream as gs
 from geostream.loader import DataLoader
 from geostream.samplers import (
     GridGeoSampler,
@@ -16,6 +19,7 @@ from geostream.samplers import (
     TileBatchGeoSampler,
 )
 from geostream.testing.memory import MemoryDataset, MemoryScene
+from geostream.testing.rasters import write_cog
 
 RANKS = 2
 
@@ -63,3 +67,40 @@ def test_a_process_group_shares_one_order(tmp_path):
         sets = [{tuple(place) for batch in part for place in batch} for part in (mine, other)]
         assert len(sets[0] | sets[1]) == 75
         assert len(sets[0] & sets[1]) == 1, "the last of 75 has no partner, so the first is dealt again"
+
+
+class Images(gs.RasterDataset):
+    filename_glob = "img_*.tif"
+
+
+def read_over_the_network(rank, folder, url, options):
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", init_method=f"file://{folder}/tiles", rank=rank, world_size=RANKS)
+    torch.manual_seed(rank)
+    images = Images(url, storage_options=options)
+    sampler = TileBatchGeoSampler(images, 64, 8)
+    with gs.stats.measure() as used:
+        batches = sum(1 for _ in DataLoader(images, batch_sampler=sampler))
+    told = {"batches": batches, "expected": sampler.report(0).tiles_decoded, "tiles": used.tiles}
+    (folder / f"tiles{rank}.json").write_text(json.dumps(told))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_no_two_processes_fetch_the_same_tile(tmp_path, range_server):
+    tile, scenes, tiles = 128, 2, 16
+    for number in range(scenes):
+        data = np.random.default_rng(number).integers(0, 250, (1, 512, 512), dtype=np.uint8)
+        corner = Affine(10, 0, 600_000 + 6000 * number, 0, -10, 5_300_000)
+        path = tmp_path / f"img_{number}.tif"
+        write_cog(path, data, transform=corner, blocksize=tile, overviews=False, driver="GTiff", compress="NONE")
+    url, options = range_server.s3_url(), range_server.storage_options
+    mp.start_processes(read_over_the_network, (tmp_path, url, options), nprocs=RANKS, start_method="spawn")
+    told = [json.loads((tmp_path / f"tiles{rank}.json").read_text()) for rank in range(RANKS)]
+    assert [share["batches"] for share in told] == [scenes * tiles * 4 // 8 // RANKS] * RANKS
+    assert [share["tiles"] for share in told] == [share["expected"] for share in told]
+    assert sum(share["tiles"] for share in told) == scenes * tiles
+    # Headers begin at byte 0 and are read by each process; all else are tiles, which lie one after the other.
+    asked = sorted((a.path, a.start, a.stop) for a in range_server.log if a.path.endswith(".tif") and a.start)
+    assert all(one[0] != two[0] or one[2] <= two[1] for one, two in itertools.pairwise(asked)), "no byte twice"
+    assert sum(stop - start for _, start, stop in asked) == scenes * tiles * tile**2, "and every tile once"
