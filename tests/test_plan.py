@@ -100,7 +100,7 @@ def test_the_level_is_the_one_gdal_takes(tmp_path, resampling, factor):
     assert level == taken_by_gdal(path, side, side, resampling)
 
 
-@pytest.mark.parametrize(("height", "width"), [(200, 3), (3, 200), (200, 2), (100, 5)])
+@pytest.mark.parametrize(("height", "width"), [(200, 3), (3, 200), (200, 2), (100, 5), (200, 1), (1, 200)])
 def test_the_level_is_gdals_for_slim_rasters_too(tmp_path, height, width):
     path = marked(tmp_path / "a.tif", height, width, [2, 4])
     source, header = located(path)
@@ -108,6 +108,15 @@ def test_the_level_is_gdals_for_slim_rasters_too(tmp_path, height, width):
         for columns in {width, -(-width // 2), -(-width // 4), max(1, width * 2 // 3)}:
             level = plan_job(Request(source, header.grid.scaled(columns, rows)), header).level
             assert level == taken_by_gdal(path, rows, columns, "nearest"), (rows, columns)
+
+
+@pytest.mark.parametrize("resampling", ["nearest", "average"])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 400), (1, 120), (1, 30), (30, 1), (400, 1), (1, 1), (480, 960)])
+def test_the_level_of_a_single_row_or_column_is_gdals(tmp_path, rows, columns, resampling):
+    path = marked(tmp_path / "a.tif", 960, 960, [2, 4, 8])
+    source, header = located(path)
+    level = plan_job(Request(source, header.grid.scaled(columns, rows), resampling=resampling), header).level
+    assert level == taken_by_gdal(path, rows, columns, resampling)
 
 
 def test_a_column_of_pixels_is_read_whole(tmp_path):
