@@ -25,7 +25,7 @@ from geostream.index import SceneLookup, converted_res, footprint
 from geostream.plan import Request, Source
 from geostream.scan import Listing, basename, each_path
 from geostream.torchgeo.finding import find, find_in_index, read_scenes
-from geostream.torchgeo.handles import open_warped, reading_with_gdal
+from geostream.torchgeo.handles import held, open_warped, reading_with_gdal
 from geostream.torchgeo.merging import as_tensor, merged
 from geostream.torchgeo.recording import Unforeseeable, is_recording, note, recording
 from geostream.transport import Access, normalize_url, run, scan_session
@@ -212,9 +212,7 @@ class StreamedRasters(PlannedBatches, RasterDataset):  # type: ignore[misc]  # T
         if is_recording():
             return super().__getitem__(query)
         if self._reads_with_gdal():
-            with reading_with_gdal():
-                sample = super().__getitem__(query)
-            return sample
+            return super().__getitem__(query)
         requests = self._requests(query)
         with prefetched(Prefetched(dict(zip(requests, fetch(requests), strict=True)))):
             sample = super().__getitem__(query)
@@ -254,7 +252,7 @@ class StreamedRasters(PlannedBatches, RasterDataset):  # type: ignore[misc]  # T
         """TorchGeo 0.8's hook: files merged into one (C, H, W)."""
         if self._reads_with_gdal():
             with reading_with_gdal():
-                return super()._merge_files(filepaths, query, band_indexes)
+                return RasterDataset._merge_files(self._opening(), filepaths, query, band_indexes)  # noqa: SLF001
         return self._combined(filepaths, query, band_indexes, None)
 
     def _merge_or_stack(
@@ -267,7 +265,7 @@ class StreamedRasters(PlannedBatches, RasterDataset):  # type: ignore[misc]  # T
         """The hook of TorchGeo 0.9 and later: files merged into one (C, H, W), or stacked (T, C, H, W)."""
         if self._reads_with_gdal():
             with reading_with_gdal():
-                return super()._merge_or_stack(filepaths, index, band_indexes, out_crs)
+                return RasterDataset._merge_or_stack(self._opening(), filepaths, index, band_indexes, out_crs)  # noqa: SLF001
         return self._combined(filepaths, index, band_indexes, out_crs)
 
     def _combined(
@@ -294,7 +292,13 @@ class StreamedRasters(PlannedBatches, RasterDataset):  # type: ignore[misc]  # T
 
     def _cached_load_warp_file(self, filepath: Any, *crs: Any) -> Any:
         """No handle is kept: neither threads nor forks may share one."""
-        return self._load_warp_file(filepath, *crs)
+        return held(self._load_warp_file(filepath, *crs))
+
+    def _opening(self) -> StreamedRasters:
+        """This dataset, asking for handles through `_cached_load_warp_file`."""
+        twin = copy.copy(self)
+        twin.cache = True
+        return twin
 
     def _load_warp_file(self, filepath: Any, crs: Any = None) -> Any:
         """The file as a rasterio dataset, in the dataset's CRS or in ``crs``, read through geostream's transport.

@@ -8,6 +8,7 @@ import functools
 import glob
 import inspect
 import os
+import sys
 import types
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -157,7 +158,7 @@ def _examine(code: types.CodeType, function: Any, where: str, base: type, reach:
     What follows ``if self.files: return`` is left out: it is for when there are no files yet, to unpack or download.
     """
     used: set[str] = set()
-    scope = {**vars(builtins), **function.__globals__}
+    scope = {**vars(builtins), **function.__globals__, **_imported(code)}
     for chain in _chains(code):
         names = chain.names
         if names[-1] == "files" and chain.tested:
@@ -212,6 +213,41 @@ def _resolve(scope: dict[str, Any], names: tuple[str, ...]) -> Any:
     return found
 
 
+def _imported(code: types.CodeType) -> dict[str, Any]:
+    """What a function imports itself, by the names it gives: objects, or dotted names where they are not loaded yet."""
+    found: dict[str, Any] = {}
+    module = what = ""
+    for step in dis.get_instructions(code):
+        if step.opname == "IMPORT_NAME":
+            module = what = str(step.argval)
+        elif step.opname == "IMPORT_FROM":
+            what = f"{module}.{step.argval}"
+        elif step.opname.startswith("STORE_") and what:
+            found[str(step.argval)] = _loaded(what)
+            what = ""
+        elif step.opname == "POP_TOP":
+            module = what = ""
+    return found
+
+
+def _loaded(name: str) -> Any:
+    if name in sys.modules:
+        return sys.modules[name]
+    module, _, attribute = name.rpartition(".")
+    return getattr(sys.modules.get(module), attribute, _Unloaded(name))
+
+
+@dataclass(frozen=True)
+class _Unloaded:
+    """Something of a module that is not loaded."""
+
+    path: str
+    """Where it would be."""
+
+    def __getattr__(self, name: str) -> _Unloaded:
+        return _Unloaded(f"{self.path}.{name}")
+
+
 def _local_name(found: Any, names: tuple[str, ...], scope: dict[str, Any]) -> str | None:
     """What a call that goes to local files is called; None for others."""
     try:
@@ -222,10 +258,10 @@ def _local_name(found: Any, names: tuple[str, ...], scope: dict[str, Any]) -> st
         return known
     if names[-1] in _LOCAL_METHODS and len(names) > 1:
         return f"Path.{names[-1]}"
+    if isinstance(found, _Unloaded):
+        return found.path if found.path in _LOCAL_NAMES else None
     module = scope.get(names[0])
     defined = {f"{getattr(found, '__module__', '')}.{getattr(found, '__qualname__', '')}"}
     if len(names) > 1 and isinstance(module, types.ModuleType):
         defined.add(".".join([module.__name__, *names[1:]]))
-    elif len(names) > 1 and module is None:
-        defined.add(".".join(names))  # imported within the function
     return next(iter(sorted(defined & _LOCAL_NAMES)), None)

@@ -37,6 +37,11 @@ class Layout:
     attributes: dict[str, Any] = field(default_factory=dict)
     """Attributes of the class that whoever uses it must set."""
 
+    def __str__(self) -> str:
+        files = sum(map(len, self.scenes))
+        bands = f"{self.count} bands each" if self.count > 1 else "one band each"
+        return f"{len(self.scenes)} scenes, {files} files, {bands}, {self.dtype}".replace("1 scenes", "1 scene")
+
     def write(self, folder: Path) -> list[str]:
         """Write the files; return their names."""
         rng = np.random.default_rng(7)
@@ -111,6 +116,7 @@ _LAYOUTS = {
     "CMSGlobalMangroveCanopy": Layout(
         _each("CMS/data/Mangrove_agb_{}.tif", "Angola", "Angola2"), dtype="float32", options={"country": "Angola"}
     ),
+    "CopernicusEmbed": Layout(_each("embed_map_{}.tif", "310k"), count=16, dtype="float32"),
     "EUDEM": Layout(_each("eu_dem_v11_{}.TIF", "E30N10", "E30N20"), dtype="float32", nodata=-9999),
     "EmbeddedSeamlessData": Layout(_each("SDC30_EBD_V001_02VMN_{}.tif", 2023, 2024), count=2, dtype="uint16"),
     "EnMAP": Layout(

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from layouts import SHAPE, layout_of
 
+from geostream.errors import ConfigError
 from geostream.testing.rasters import random_window
 from geostream.torchgeo import streaming
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from geostream.testing import RangeServer
+
+
+_ON_S3 = {"CDL", "Sentinel2", "SouthAfricaCropType"}
+_LEFT_OUT = {"Landsat": "names no files, which its subclasses do"}
 
 
 def raster_classes(theirs: Any) -> list[type]:
@@ -31,8 +36,24 @@ def raster_classes(theirs: Any) -> list[type]:
     return sorted(found, key=lambda cls: cls.__name__)
 
 
-def is_concrete(cls: type) -> bool:
-    return not inspect.isabstract(cls) and (cls.__name__ == "RasterDataset" or layout_of(cls) is not None)
+def table_row(cls: type, server: RangeServer, root: Path) -> str:
+    """Run a class, and say what came of it: a row of the table in docs/torchgeo-classes.md.
+
+    Its files are found by listing a bucket where the class joins names to its path itself; else as a list of URLs.
+    """
+    layout, name = layout_of(cls), cls.__name__
+    try:
+        streaming(cls)
+    except ConfigError as error:
+        return f"| `{name}` | | refused: {str(error).partition(': ')[2]} |"
+    if inspect.isabstract(cls):
+        return f"| `{name}` | | left out: abstract |"
+    if layout is None:
+        return f"| `{name}` | | left out: {_LEFT_OUT.get(name, 'no layout of its files is known')} |"
+    way = "s3" if name in _ON_S3 else "http"
+    found = differences(*pair(cls, root / name, server, way))
+    result = f"differs: {found[0]}" if found else "same samples"
+    return f"| `{name}` | {layout}, {way} | {result} |"
 
 
 def pair(cls: type, folder: Path, server: RangeServer, way: str) -> tuple[Any, Any]:
