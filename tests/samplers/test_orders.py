@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from geostream.errors import ConfigError
+from geostream.loader import DataLoader
 from geostream.samplers import (
     GridGeoSampler,
     PreChippedGeoSampler,
@@ -142,6 +143,41 @@ def test_after_the_end_of_an_epoch_comes_the_next(kind):
     assert resumed.state_dict()["epoch"] == 1
 
 
+@pytest.mark.parametrize("uneven", ["pad", "drop"])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_no_resumed_epoch_is_empty(kind, uneven, world_size):
+    options = {"rank": 0, "world_size": world_size, "uneven": uneven}
+    sampler = kind(**options)
+    assert len(list(sampler)) == len(sampler)
+    resumed = kind(**options)
+    resumed.load_state_dict(sampler.state_dict())
+    assert list(resumed) == list(sampler), "the epoch after, whole"
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("length", [72, 73, 75, 76, 79])
+@pytest.mark.parametrize("uneven", ["pad", "drop"])
+def test_no_epoch_of_a_resumed_loader_is_empty(length, drop_last, uneven):
+    def make(rank=0):
+        place = dataset()
+        sampler = RandomGeoSampler(place, 16, length=length, generator=seeded(), rank=rank, world_size=2, uneven=uneven)
+        return DataLoader(place, batch_size=4, sampler=sampler, drop_last=drop_last)
+
+    running = make()
+    whole = [batch["bounds"].tolist() for batch in running]
+    assert len(whole) == len(running)
+    following = [batch["bounds"].tolist() for batch in running]
+    for taken in (len(whole) - 1, len(whole)):
+        stopped = make()
+        iterator = iter(stopped)
+        for _ in range(taken):
+            next(iterator)
+        resumed = make()
+        resumed.load_state_dict(stopped.state_dict())
+        rest = [batch["bounds"].tolist() for batch in resumed]
+        assert rest == (whole[taken:] or following)
+
+
 def test_another_epoch_than_the_state_starts_at_its_beginning(kind):
     sampler = kind()
     sampler.load_state_dict({"seed": 7, "epoch": 2, "position": 1})
@@ -218,7 +254,20 @@ def test_given_ranks_need_a_common_seed():
         next(iter(sampler))
 
 
-@pytest.mark.parametrize("ranks", [{"rank": 0}, {"world_size": 2}, {"rank": 2, "world_size": 2}, {"uneven": "x"}])
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        {"rank": 0},
+        {"world_size": 2},
+        {"rank": 2, "world_size": 2},
+        {"rank": -1, "world_size": 2},
+        {"rank": 0.0, "world_size": 2},
+        {"rank": False, "world_size": 2},
+        {"rank": 0, "world_size": 0},
+        {"rank": 0, "world_size": True},
+        {"uneven": "x"},
+    ],
+)
 def test_contradictory_ranks_are_refused(kind, ranks):
     with pytest.raises(ConfigError):
         kind(**ranks)
@@ -227,6 +276,33 @@ def test_contradictory_ranks_are_refused(kind, ranks):
 def test_a_foreign_state_is_refused(kind):
     with pytest.raises(ConfigError, match="state"):
         kind().load_state_dict({"sampler_iter_yielded": 3})
+
+
+@pytest.mark.parametrize("state", [{}, {"epoch": -1, "position": 0}, {"epoch": 0, "position": -3}, {"epoch": None}])
+def test_a_state_that_is_none_is_refused(kind, state):
+    with pytest.raises(ConfigError, match="state"):
+        kind().load_state_dict(state)
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.5, "1", True, None])
+def test_epochs_are_numbers(kind, epoch):
+    with pytest.raises(ConfigError, match="epoch"):
+        kind().set_epoch(epoch)
+
+
+@pytest.mark.parametrize("generator", [42, "seed", np.random.default_rng(1)])
+def test_generators_are_torchs(generator):
+    with pytest.raises(ConfigError, match="generator"):
+        RandomGeoSampler(dataset(), 16, generator=generator)
+
+
+def test_an_order_ends_by_index():
+    sampler = KINDS["batch"]()
+    order = sampler.items(0)
+    assert list(order) == list(sampler) == order[:]
+    assert order[-1] == order[len(order) - 1]
+    with pytest.raises(IndexError):
+        order[len(order)]
 
 
 def test_times_travel_with_the_chips():

@@ -11,7 +11,14 @@ import torch
 
 from geostream.errors import ConfigError
 from geostream.grid import pixel_count
-from geostream.samplers import GridGeoSampler, PreChippedGeoSampler, RandomBatchGeoSampler, RandomGeoSampler, Units
+from geostream.samplers import (
+    GridGeoSampler,
+    PreChippedGeoSampler,
+    RandomBatchGeoSampler,
+    RandomGeoSampler,
+    TileBatchGeoSampler,
+    Units,
+)
 from geostream.testing.memory import MemoryDataset, MemoryScene
 
 
@@ -128,7 +135,7 @@ def test_sizes_in_crs_units_are_whole_pixels():
     assert [c[2:] for c in windows(GridGeoSampler(place, (12, 30)), res=res)] == [(12, 30)] * 10
 
 
-@pytest.mark.parametrize("size", [0, -1, 2.5, "big", (1, 2, 3), math.nan, None])
+@pytest.mark.parametrize("size", [0, -1, 2.5, "big", (1, 2, 3), math.nan, math.inf, None, True, (8, False), [], 1j])
 def test_bad_sizes_are_refused(size):
     with pytest.raises(ConfigError, match="size"):
         RandomGeoSampler(one(60, 60), size)
@@ -138,6 +145,13 @@ def test_bad_sizes_are_refused(size):
     ("kwargs", "word"),
     [
         ({"length": 0}, "length"),
+        ({"length": -3}, "length"),
+        ({"length": 2.5}, "length"),
+        ({"length": 4.0}, "length"),
+        ({"length": "4"}, "length"),
+        ({"length": True}, "length"),
+        ({"roi": shapely.Polygon([(0, 0), (9, -9), (9, 0), (0, -9)])}, "not valid.*make_valid"),
+        ({"toi": pd.Interval(0, 5)}, "Timestamp"),
         ({"roi": (0, 0, 1, 1)}, "shapely"),
         ({"roi": shapely.Point(3, -3)}, "area"),
         ({"roi": shapely.box(5000, 5000, 6000, 6000)}, "no scene"),
@@ -151,8 +165,30 @@ def test_bad_arguments_are_refused(kwargs, word):
         RandomGeoSampler(one(60, 60), 8, **kwargs)
 
 
+@pytest.mark.parametrize("bad", [0, -1, 1.5, 4.0, "4", True, None, math.nan, [4]])
+def test_counts_are_whole_numbers(bad):
+    for cls in (RandomBatchGeoSampler, TileBatchGeoSampler):
+        with pytest.raises(ConfigError, match="batch_size"):
+            cls(one(60, 60), 8, bad)
+    with pytest.raises(ConfigError, match="scenes_per_batch"):
+        RandomBatchGeoSampler(one(60, 60), 8, 4, scenes_per_batch=bad)
+    if bad is not None:
+        for knob in ("tiles_per_batch", "buffer", "block"):
+            with pytest.raises(ConfigError, match=knob):
+                TileBatchGeoSampler(one(60, 60), 8, 4, **{knob: bad})
+    with pytest.raises(ConfigError, match="lanes"):
+        TileBatchGeoSampler(one(60, 60), 8, 4, lanes=-1)
+
+
+def test_numpys_numbers_are_numbers():
+    sampler = RandomBatchGeoSampler(one(60, 60), np.int64(8), np.int32(4), np.int64(8), generator=generator())
+    assert [len(batch) for batch in sampler] == [4, 4]
+    assert {chip[2:] for batch in sampler for chip in windows(batch)} == {(8, 8)}
+    assert GridGeoSampler(one(60, 60), np.float64(8), (np.int64(8), 4)).total == 8 * 14
+
+
 def test_bad_batches_are_refused():
-    for kwargs in ({"batch_size": 0}, {"batch_size": 4, "length": 3}, {"batch_size": 2, "scenes_per_batch": 3}):
+    for kwargs in ({"batch_size": 4, "length": 3}, {"batch_size": 2, "scenes_per_batch": 3}):
         with pytest.raises(ConfigError):
             RandomBatchGeoSampler(one(60, 60), 8, **kwargs)
     with pytest.raises(ConfigError, match="edge"):
