@@ -17,7 +17,7 @@ from geostream.accounting import Stats, stats
 from geostream.dataset.collate import stack_samples
 from geostream.errors import ConfigError
 from geostream.lookahead import LookAhead
-from geostream.reader import RANGE_BYTES, set_cache_bytes, set_range_bytes
+from geostream.reader import AHEAD_BYTES, set_ahead_bytes, set_cache_bytes
 from geostream.samplers.base import EpochSampler, Iteration
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ __all__ = ["BatchPlace", "DataLoader"]
 _pinned: Callable[[Any], Any] = torch_pin_memory
 """A copy in pinned memory of every tensor in a batch, as torch's own loader makes it."""
 
-_RANGES_SHARE = 4
-_PREFETCH_BYTES = _RANGES_SHARE * RANGE_BYTES
+_SHARES = 4
+_PREFETCH_BYTES = _SHARES * AHEAD_BYTES
 """Bytes that reading ahead may hold unless ``prefetch_bytes`` says otherwise."""
 
 
@@ -64,7 +64,7 @@ class _Limits:
         if self.cache_bytes is not None:
             set_cache_bytes(self.cache_bytes)
         if self.prefetch_bytes is not None:
-            set_range_bytes(self.prefetch_bytes // _RANGES_SHARE)
+            set_ahead_bytes(self.prefetch_bytes // _SHARES)
 
 
 @dataclass(slots=True)
@@ -94,9 +94,10 @@ class DataLoader(torch_data.DataLoader[Any]):
         drop_last: leave out a last batch of ``sampler`` that is not full.
         prefetch_batches: batches in flight ahead of the one that is due, with ``num_workers=0``; ``"auto"`` keeps as
             many as keep the decoding threads fed, as far as ``prefetch_bytes`` allow, and at least one.
-        prefetch_bytes: bytes that reading ahead may hold, in this process or in each worker: a quarter of them ranges
-            that are being fetched or wait to be decoded, which all loaders of a process share, the rest pixels of
-            batches in flight, that of the due one aside. None leaves it as it is, 512 MiB at first.
+        prefetch_bytes: bytes that reading ahead may hold, in this process or in each worker. A quarter are for ranges
+            that are being fetched or wait to be decoded, a quarter for decoded tiles that batches in flight share; both
+            are shared by all loaders of a process. Half are for the pixels of batches in flight, those of the due one
+            aside. None leaves it as it is, 512 MiB at first.
         cache_bytes: bytes of decoded tiles to keep for later batches, in this process or in each worker; None leaves it
             as it is, 128 MiB at first. All loaders of a process share one cache.
         options: all other arguments of torch's DataLoader.
@@ -262,7 +263,7 @@ class _InFlight(Iterator[Any]):
         self._loader = loader
         self._queries: Iterator[list[Any]] | None = iter(loader.batch_sampler or ())
         budget = _PREFETCH_BYTES if loader.prefetch_bytes is None else loader.prefetch_bytes
-        self._ahead = LookAhead(loader.prefetch_batches, budget - budget // _RANGES_SHARE)
+        self._ahead = LookAhead(loader.prefetch_batches, budget * 2 // _SHARES)
         self._counted = stats()
         self._clock = time.perf_counter()
 

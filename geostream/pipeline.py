@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from geostream.header import RasterHeader
     from geostream.plan import Fetch, Job, ReadPlan, Source, TileKey
     from geostream.room import Room, Stay
-    from geostream.tilestore import TileStore
+    from geostream.tilestore import Lease, TileStore
 
     Tile = NDArray[np.generic]
 
@@ -79,6 +79,7 @@ class Run:
         room: for the bytes of ranges, shared likewise.
         pool: threads that decode.
         read_with_gdal: reads a job that geostream does not decode itself.
+        lease: holds the tiles for the runs behind this one, for as long as it is held itself; None where none is.
     """
 
     def __init__(
@@ -90,7 +91,10 @@ class Run:
         room: Room,
         pool: PriorityPool,
         read_with_gdal: Callable[[Job], Awaitable[Patch]],
+        lease: Lease | None,
     ) -> None:
+        self.lease = lease
+        """What holds its tiles."""
         self._plan = plan
         self._headers = headers
         self._number = number
@@ -170,6 +174,8 @@ class Run:
                 if tile is not None:
                     hits += 1
                     at_hand.append((number, key, tile))
+                    if self.lease is not None:
+                        store.lend(self.lease, shared, tile)
                     continue
                 pending = store.pending.get(shared)
                 if pending is None:

@@ -17,7 +17,7 @@ from geostream.opening import gdal_file, open_source
 from geostream.pipeline import Outcome, PriorityPool, Run
 from geostream.plan import Job, MergeCosts, ReadPlan, Request, Source, plan_reads
 from geostream.room import Room
-from geostream.tilestore import TileStore
+from geostream.tilestore import Lease, TileStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from geostream.header import RasterHeader
 
 __all__ = [
+    "Lease",
     "Outcome",
     "Patch",
     "Request",
@@ -34,8 +35,8 @@ __all__ = [
     "plan_many",
     "read_headers",
     "read_many",
+    "set_ahead_bytes",
     "set_cache_bytes",
-    "set_range_bytes",
     "submit_many",
 ]
 
@@ -46,12 +47,13 @@ COSTS = MergeCosts(latency=0.04, bandwidth=90e6, in_flight=256, max_size=2**21, 
 """A link to an object store in the same country; 2 MiB are some 20 ms of one connection's bandwidth."""
 
 _GDAL_THREADS = 16
+_BEFORE_ALL = -1
 _REMEMBERED_HEADERS = 4096
 _REMEMBERED_FILES = 64
 CACHE_BYTES = 2**27
 """Bytes of decoded tiles kept for later batches."""
-RANGE_BYTES = 2**27
-"""Bytes of ranges that are being fetched, or wait to be decoded."""
+AHEAD_BYTES = 2**27
+"""Bytes of ranges that are being fetched, or wait to be decoded; and as many of decoded tiles that leases hold."""
 
 
 class _Pools:
@@ -65,9 +67,9 @@ class _Pools:
 class _Memory:
     """What a loop's reads share: headers, files that GDAL reads, decoded tiles, room for ranges in flight."""
 
-    def __init__(self, cache_bytes: int, range_bytes: int) -> None:
-        self.tiles = TileStore(cache_bytes)
-        self.room = Room(range_bytes)
+    def __init__(self, cache_bytes: int, ahead_bytes: int) -> None:
+        self.tiles = TileStore(cache_bytes, ahead_bytes)
+        self.room = Room(ahead_bytes)
         self.headers: OrderedDict[Source, asyncio.Task[RasterHeader]] = OrderedDict()
         self.gdal: OrderedDict[tuple[Source, object], asyncio.Task[GdalFile]] = OrderedDict()
         """By source and version: its ETag, or else the very header that was read."""
@@ -98,16 +100,16 @@ class _Process:
             self._pools = _Pools()
         return self._pools
 
-    def limit(self, cache_bytes: int, range_bytes: int) -> None:
+    def limit(self, cache_bytes: int, ahead_bytes: int) -> None:
         for memory in list(self._memory.values()):
             memory.tiles.limit = cache_bytes
-            memory.room.limit = range_bytes
+            memory.tiles.lent_limit = memory.room.limit = ahead_bytes
 
     @property
     def memory(self) -> _Memory:
         loop = asyncio.get_running_loop()
         if loop not in self._memory:
-            self._memory[loop] = _Memory(CACHE_BYTES, RANGE_BYTES)
+            self._memory[loop] = _Memory(CACHE_BYTES, AHEAD_BYTES)
         return self._memory[loop]
 
 
@@ -124,17 +126,19 @@ def set_cache_bytes(limit: int) -> None:
         raise ConfigError(f"cache_bytes={limit!r} is no number of bytes")
     global CACHE_BYTES  # noqa: PLW0603 - one cache for each process is the point
     CACHE_BYTES = limit
-    _process.limit(CACHE_BYTES, RANGE_BYTES)
+    _process.limit(CACHE_BYTES, AHEAD_BYTES)
 
 
-def set_range_bytes(limit: int) -> None:
-    """Let ranges that are being fetched, or wait to be decoded, hold ``limit`` bytes at most in this process.
+def set_ahead_bytes(limit: int) -> None:
+    """Bound what is in flight in this process.
 
-    A range that is larger is fetched by itself.
+    Args:
+        limit: bytes that ranges may hold which are being fetched, or wait to be decoded, a larger one alone; and as
+            many for the decoded tiles that leases hold.
     """
-    global RANGE_BYTES  # noqa: PLW0603 - as above
-    RANGE_BYTES = limit
-    _process.limit(CACHE_BYTES, RANGE_BYTES)
+    global AHEAD_BYTES  # noqa: PLW0603 - as above
+    AHEAD_BYTES = limit
+    _process.limit(CACHE_BYTES, AHEAD_BYTES)
 
 
 def read_many(requests: Sequence[Request]) -> list[Outcome]:
@@ -146,9 +150,14 @@ def read_many(requests: Sequence[Request]) -> list[Outcome]:
     return transport.run(_read(list(requests))) if requests else []
 
 
-def submit_many(requests: Sequence[Request]) -> Future[list[Outcome]]:
-    """Start reading a batch in the background; the future gives what `read_many` returns."""
-    return transport.submit(_read(list(requests)))
+def submit_many(requests: Sequence[Request], lease: Lease | None = None) -> Future[list[Outcome]]:
+    """Start reading a batch in the background; the future gives what `read_many` returns.
+
+    Args:
+        requests: what is wanted.
+        lease: as long as it is held, what the batch decodes is at hand for those behind it, as far as `AHEAD_BYTES` go.
+    """
+    return transport.submit(_read(list(requests), lease))
 
 
 def plan_many(requests: Sequence[Request]) -> ReadPlan:
@@ -201,7 +210,7 @@ async def _once(
         raise
 
 
-async def _read(requests: list[Request]) -> list[Outcome]:
+async def _read(requests: list[Request], lease: Lease | None = None) -> list[Outcome]:
     number = next(_process.numbers)
     sources = list(dict.fromkeys(request.source for request in requests))
     headers = dict(zip(sources, await read_headers(sources), strict=True))
@@ -213,11 +222,11 @@ async def _read(requests: list[Request]) -> list[Outcome]:
         result = plan_reads(requests, headers, costs=COSTS)
         loop.call_soon_threadsafe(_tell, planned, result)
 
-    pool.submit(number, plan)
+    pool.submit(_BEFORE_ALL, plan)  # what it fetches shall be on its way while earlier batches decode
     read = await planned
     of_sources = [headers[source] for source in read.sources]
     memory = _process.memory
-    return await Run(read, of_sources, number, memory.tiles, memory.room, pool, _read_with_gdal).outcomes()
+    return await Run(read, of_sources, number, memory.tiles, memory.room, pool, _read_with_gdal, lease).outcomes()
 
 
 def _tell(waiting: asyncio.Future[T], result: T) -> None:

@@ -148,7 +148,7 @@ def test_auto_starts_small_and_stays_within_its_bytes(monkeypatch):
     import geostream.loader as module
 
     nbytes = sum(t.nbytes for t in next(iterator).values())
-    monkeypatch.setattr(module, "_PREFETCH_BYTES", 4 * nbytes)
+    monkeypatch.setattr(module, "_PREFETCH_BYTES", 6 * nbytes)
     dataset.asked.clear()
     iterator = iter(loader)
     counts = [len(dataset.asked) for _ in itertools.islice(iterator, 6)]
@@ -252,6 +252,8 @@ def test_a_failing_prefetch_or_sampler_is_raised_at_its_batch():
         ({"sampler": "plain", "batch_size": None}, "batch_size"),
         ({"batch_sampler": "batch", "prefetch_batches": -1}, "prefetch_batches"),
         ({"batch_sampler": "batch", "prefetch_batches": "all"}, "prefetch_batches"),
+        ({"batch_sampler": "batch", "prefetch_bytes": -1}, "prefetch_bytes=-1 is no number of bytes"),
+        ({"batch_sampler": "batch", "cache_bytes": 1.5}, "cache_bytes=1.5 is no number of bytes"),
     ],
 )
 def test_contradictory_arguments_are_refused(kwargs, word):
@@ -445,6 +447,25 @@ def test_cache_bytes_bound_what_is_kept_for_the_next_epoch(tmp_path, cache_bytes
         finally:
             set_cache_bytes(before)
     assert fetched == epochs_that_fetch
+
+
+def test_batches_in_flight_share_what_they_decode_without_a_cache(tmp_path):
+    path = write_cog(tmp_path / "a.tif", shape=(1024, 1024), count=3, blocksize=128, overviews=False)
+    before = CACHE_BYTES
+    with RangeServer(tmp_path, latency=0.2) as server:
+        dataset = RasterDataset(server.url_for(path.name))
+        sampler = RandomBatchGeoSampler(dataset, 256, 4, length=4 * 12, generator=seeded())
+        plan = dataset.plan([query for batch in sampler for query in batch])
+        sampler.set_epoch(0)
+        loader = DataLoader(dataset, batch_sampler=sampler, prefetch_batches=11, cache_bytes=0)
+        try:
+            with stats.measure() as measured:
+                assert sum(len(batch["image"]) for batch in loader) == 48
+        finally:
+            set_cache_bytes(before)
+    assert measured.tiles == len(plan.tiles) < sum(map(len, plan.needs))
+    assert measured.useful_bytes == plan.useful_bytes
+    assert measured.bytes <= 1.05 * plan.useful_bytes
 
 
 def test_a_batch_that_is_gone_gives_its_memory_back_at_once(tmp_path):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from geostream.dataset.buffers import batch_tensor
-from geostream.reader import read_many, submit_many
+from geostream.reader import Lease, read_many, submit_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -50,6 +50,8 @@ class Prefetched:
     drawn: dict[Request, Tensor] = field(default_factory=dict)
     """Samples' pixels (C, H, W), parts of one tensor for the batch, by the first request that drew into each; handed
     out once, since whoever gets one may change it."""
+    lease: Lease | None = None
+    """Holds the batch's tiles for those behind it, until this one is delivered."""
 
 
 _current: ContextVar[Prefetched | None] = ContextVar("geostream_prefetched", default=None)
@@ -69,11 +71,12 @@ class _Reading(Future[Prefetched]):
         """Bytes of all pixels and their validity, as far as headers are known."""
         self._requests = requests
         self._drawn = drawn
+        self._lease = Lease()
         self._reads: Future[list[Outcome]] | None = None
 
     def begin(self) -> None:
         """Start the reads."""
-        reads = submit_many(self._requests)
+        reads = submit_many(self._requests, self._lease)
         self._reads = reads
         reads.add_done_callback(self._finish)
 
@@ -95,7 +98,8 @@ class _Reading(Future[Prefetched]):
         if error is not None:
             self.set_exception(error)
         else:
-            self.set_result(Prefetched(dict(zip(self._requests, reads.result(), strict=True)), self._drawn))
+            outcomes = dict(zip(self._requests, reads.result(), strict=True))
+            self.set_result(Prefetched(outcomes, self._drawn, self._lease))
 
 
 def _pixel_bytes(request: Request) -> int:
