@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOOKUPS = 2000
+SIDE = 2048
+"""Pixels."""
 
 
 def write(path: Path, rows: int) -> None:
     """Write an index of ``rows`` scenes that lie side by side, a row at a time as `build_index` would."""
-    cog = write_cog(path.with_suffix(".tif"), shape=(2048, 2048), count=4, dtype="uint16")
+    cog = write_cog(path.with_suffix(".tif"), shape=(SIDE, SIDE), count=4, dtype="uint16", crs="EPSG:4326")
     one = gs.build_index(str(cog))._table.read()  # noqa: SLF001 - to make many of it
     cog.unlink()
     across = int(np.ceil(np.sqrt(2 * rows)))
@@ -48,10 +50,14 @@ def write(path: Path, rows: int) -> None:
             part = slice(start, min(start + 50_000, rows))
             count = part.stop - part.start
             table = one.take(np.zeros(count, np.int64))
+            xmin, ymin, xmax, ymax = boxes[part].T
+            none = np.zeros(count)
+            places = np.stack([(xmax - xmin) / SIDE, none, xmin, none, (ymin - ymax) / SIDE, ymax], axis=1)
             sides = [pa.array(side) for side in boxes[part].T]
             changed = {
                 "url": pa.array([f"s3://bucket/{i % 997:03d}/scene_{i:09d}.tif" for i in range(start, part.stop)]),
                 "geometry": pa.array(shapely.to_wkb(shapely.box(*boxes[part].T)), pa.binary()),
+                "transform": pa.FixedSizeListArray.from_arrays(pa.array(places.ravel()), 6),
                 "bbox": pa.StructArray.from_arrays(sides, ["xmin", "ymin", "xmax", "ymax"]),
                 "datetime_start": pa.array(days[part], pa.timestamp("us", "UTC")),
                 "datetime_end": pa.array(days[part] + np.timedelta64(86_399_999_999, "us"), pa.timestamp("us", "UTC")),
@@ -90,6 +96,17 @@ def measure(path: Path) -> dict[str, float]:
         start = time.perf_counter()
         index.find(table[row], years)
         timed.append(time.perf_counter() - start)
+    start = time.perf_counter()
+    dataset = gs.RasterDataset(index=index)
+    made = time.perf_counter() - start
+    queries = []
+    for row in rng.integers(len(index), size=LOOKUPS):
+        xmin, ymin, xmax, ymax = table[row]
+        query = dataset._query((slice(xmin, (xmin + xmax) / 2), slice(ymin, (ymin + ymax) / 2)))  # noqa: SLF001 - as it reads
+        grid, lookup = query.grid(dataset.crs), dataset._scene_lookup  # noqa: SLF001 - the same
+        start = time.perf_counter()
+        lookup.find(grid, query.t)
+        queries.append(time.perf_counter() - start)
     return {
         "rows": len(index),
         "open_s": opened - began,
@@ -98,6 +115,8 @@ def measure(path: Path) -> dict[str, float]:
         "lookup_us": 1e6 * float(np.median(spans)),
         "lookup_time_us": 1e6 * float(np.median(timed)),
         "hits": found / LOOKUPS,
+        "dataset_s": made,
+        "dataset_lookup_us": 1e6 * float(np.median(queries)),
     }
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from geostream.errors import ConfigError, redact
+from geostream.index import band_counts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -121,29 +122,29 @@ class BandFiles:
             ConfigError: two files differ in their number of bands, or one lacks a band that is to be read.
         """
         for position in range(max(1, len(self.bands))):
-            files = [scenes[self.parts(url)[position][0]] for url in urls]
+            files = [self.parts(url)[position][0] for url in urls]
+            counts = band_counts(scenes, files)
             if self.indexes is not None:
-                _check_indexes(files, self.indexes)
+                _check_indexes(files, counts, self.indexes)
             if not explicit or self.bands:
-                _check_counts(files)
+                _check_counts(files, counts)
 
 
-def _check_indexes(files: Sequence[Scene], indexes: tuple[int, ...]) -> None:
-    for scene in files:
-        if max(indexes) > scene.count:
+def _check_indexes(urls: Sequence[str], counts: Sequence[int], indexes: tuple[int, ...]) -> None:
+    for url, count in zip(urls, counts, strict=True):
+        if max(indexes) > count:
             raise ConfigError(
-                f"{redact(scene.url)} has {scene.count} bands, but bands {list(indexes)} are to be read: correct "
-                "bands= or all_bands, or narrow filename_glob",
-                url=scene.url,
+                f"{redact(url)} has {count} bands, but bands {list(indexes)} are to be read: correct bands= or "
+                "all_bands, or narrow filename_glob",
+                url=url,
             )
 
 
-def _check_counts(files: Sequence[Scene]) -> None:
-    first = files[0]
-    for scene in files:
-        if scene.count != first.count:
+def _check_counts(urls: Sequence[str], counts: Sequence[int]) -> None:
+    for url, count in zip(urls, counts, strict=True):
+        if count != counts[0]:
             raise ConfigError(
-                f"the files differ in their number of bands: {redact(first.url)} has {first.count}, "
-                f"{redact(scene.url)} has {scene.count}: narrow filename_glob, or name the bands to read",
-                url=scene.url,
+                f"the files differ in their number of bands: {redact(urls[0])} has {counts[0]}, {redact(url)} has "
+                f"{count}: narrow filename_glob, or name the bands to read",
+                url=url,
             )

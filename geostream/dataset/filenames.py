@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -30,6 +31,7 @@ _UNITS = (
 _TICK = pd.Timedelta(microseconds=1)
 
 
+@lru_cache(maxsize=2**16)
 def period(text: str, date_format: str) -> tuple[pd.Timestamp, pd.Timestamp]:
     """First and last microsecond of the time that ``text`` names: ``2023`` is a year, ``20230401`` a day.
 
@@ -56,6 +58,11 @@ class FilenamePattern:
         except re.error as error:
             raise ConfigError(f"filename_regex {regex!r} is not a regular expression: {error}") from error
         self._format = date_format
+
+    @property
+    def names_time(self) -> bool:
+        """Whether the expression has a group ``date`` or ``start``."""
+        return bool({"date", "start"} & set(self._regex.groupindex))
 
     @property
     def names_band(self) -> bool:

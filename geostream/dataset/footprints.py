@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import shapely
 from rasterio.coords import BoundingBox
 
-from geostream.errors import ConfigError
+from geostream.errors import ConfigError, redact
 from geostream.grid import same_crs
-from geostream.index import footprint, projected
+from geostream.index import footprint, projected, scene_footprints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from affine import Affine
     from pyproj import CRS
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from geostream.index import Scene
 
-__all__ = ["Datasource", "scene_footprint"]
+__all__ = ["Datasource", "class_footprints", "scene_footprint"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,36 @@ class Datasource:
         """The file's metadata; empty where an index without headers told of it."""
         header = self._scene.header
         return {} if header is None else dict(header.tags)
+
+
+def class_footprints(
+    scenes: Mapping[str, Scene], urls: Sequence[str], crs: CRS | None, say: Callable[[Datasource], Any] | None
+) -> list[Geometry]:
+    """Where scenes lie, in ``crs``.
+
+    Args:
+        scenes: facts about every file.
+        urls: one file for each scene.
+        crs: CRS of the footprints.
+        say: the class's word on each, as of `scene_footprint`; None where it has none, so that all can be done at once.
+
+    Raises:
+        ConfigError: what the class says is no area, or a scene has no place in ``crs``.
+    """
+    if say is None:
+        with suppress(ConfigError):  # one by one, to name it
+            return scene_footprints(scenes, urls, crs)
+    shapes = []
+    for url in urls:
+        try:
+            shapes.append(scene_footprint(scenes[url], crs, say or _nothing))
+        except ConfigError as error:
+            raise ConfigError(f"{redact(url)}: {error}", url=url) from error
+    return shapes
+
+
+def _nothing(_: Datasource) -> None:
+    """What a class says that has no word on footprints."""
 
 
 def scene_footprint(scene: Scene, crs: CRS | None, say: Callable[[Datasource], Any]) -> Geometry:

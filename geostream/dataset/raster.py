@@ -18,14 +18,15 @@ from geostream.accounting import stats
 from geostream.dataset.bands import BandFiles
 from geostream.dataset.base import GeoDataset, bounds_tensor, parse_res
 from geostream.dataset.filenames import FilenamePattern
-from geostream.dataset.footprints import scene_footprint
+from geostream.dataset.footprints import class_footprints
 from geostream.dataset.options import PixelOptions, resampling_name
 from geostream.dataset.pixels import Layer, channel_validity, fits, mosaicked, numpy_dtype, to_tensor
 from geostream.dataset.prefetch import fetch, is_validity_wanted, mark_nothing_left, take_drawn
+from geostream.dataset.query import instant
 from geostream.dataset.selection import by_date, covers, in_order, unhidden
 from geostream.errors import ConfigError, GeostreamError, NotFoundError, QueryError, redact
 from geostream.grid import parse_crs
-from geostream.index import converted_res, scene_frame
+from geostream.index import converted_res, scene_frame, scene_times
 from geostream.plan import Layout, Request, Source
 from geostream.scan import Paths, describe_paths, each_path, list_scenes, name_matches, scan
 from geostream.transport import Access
@@ -103,9 +104,9 @@ class RasterDataset(GeoDataset):
     date_format: str = "%Y%m%d"
     """`strptime` format of those times. A date stands for all of the day, a year for all of the year."""
     mint: datetime = pd.Timestamp.min
-    """First instant of files whose name gives no time."""
+    """First instant of files of which neither name nor index gives a time."""
     maxt: datetime = pd.Timestamp.max
-    """Last instant of files whose name gives no time."""
+    """Last instant of files of which neither name nor index gives a time."""
     is_image: bool = True
     """Whether samples hold ``image``; else ``mask``."""
     separate_files: bool = False
@@ -171,9 +172,11 @@ class RasterDataset(GeoDataset):
     def _find_scenes(self, index: Index | None, *, probe_sidecars: bool) -> list[str]:
         """Fill ``_files`` and ``_scenes`` from the index, or by scanning; return one file for each scene."""
         if index is None:
-            listing, self._scenes = scan(
+            listing, scenes = scan(
                 self.paths, self.filename_glob, self._access, self._files_to_open, probe_sidecars=probe_sidecars
             )
+            nodata = self.nodata
+            self._scenes = scenes if nodata is None else {u: scene.declaring(nodata) for u, scene in scenes.items()}
             self._files = list(listing.urls)
             self._tell_of_others(listing.urls)
             return self._band_files.scenes(listing.urls)
@@ -186,7 +189,7 @@ class RasterDataset(GeoDataset):
             raise ConfigError(
                 f"the index lacks bands' files that the dataset needs: {missing}: build it from all of them"
             )
-        self._scenes = {url: index.scenes[url] for url in opened}
+        self._scenes = index.scenes.only(opened, self.nodata)
         return self._band_files.scenes(self._files)
 
     def _files_to_open(self, listed: Sequence[str]) -> list[str]:
@@ -219,13 +222,12 @@ class RasterDataset(GeoDataset):
         """Choose CRS and resolution, and make the index."""
         first = self._scenes[urls[0]].grid
         crs = first.crs if crs is None else crs
-        shapes, times = [], []
-        for url in urls:
-            try:
-                shapes.append(scene_footprint(self._scenes[url], crs, self.footprint_from_datasource))
-            except ConfigError as error:
-                raise ConfigError(f"{redact(url)}: {error}", url=url) from error
-            times.append(self._band_files.pattern.times(url, (self.mint, self.maxt)))
+        says = type(self).footprint_from_datasource is not RasterDataset.footprint_from_datasource
+        shapes = class_footprints(self._scenes, urls, crs, self.footprint_from_datasource if says else None)
+        times = scene_times(self._scenes, urls, (instant(self.mint), instant(self.maxt)))
+        if self._band_files.pattern.names_time:
+            known = zip(urls, times, strict=True)
+            times = [self._band_files.pattern.times(url, default) for url, default in known]
         if res is None:
             res = converted_res(first, crs)
         self._res = res

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyproj import CRS
     from shapely import Geometry
 
-__all__ = ["converted_res", "footprint", "outline", "projected"]
+__all__ = ["converted_res", "footprint", "footprints", "outline", "projected"]
 
 _EDGE_PARTS = 32
 """Straight pieces that stand for a footprint's longer side after reprojection."""
@@ -45,6 +45,25 @@ def footprint(grid: Grid, crs: CRS | None) -> Geometry:
     """
     shape = outline(grid)
     return shape if same_crs(grid.crs, crs) else projected([shape], grid.crs, crs)[0]
+
+
+def footprints(grids: Sequence[Grid], crs: CRS | None) -> list[Geometry]:
+    """The ground that each of ``grids`` covers, as `footprint` tells it; those of one CRS are carried together.
+
+    Raises:
+        ConfigError: as `footprint`.
+    """
+    shapes = [outline(grid) for grid in grids]
+    groups: dict[str | None, list[int]] = {}
+    for number, grid in enumerate(grids):
+        groups.setdefault(None if grid.crs is None else grid.crs.srs, []).append(number)
+    for numbers in groups.values():
+        source = grids[numbers[0]].crs
+        if not same_crs(source, crs):
+            moved = projected([shapes[number] for number in numbers], source, crs)
+            for number, shape in zip(numbers, moved, strict=True):
+                shapes[number] = shape
+    return shapes
 
 
 def projected(shapes: Sequence[Geometry], source: CRS | None, target: CRS | None) -> list[Geometry]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import geopandas as gpd
 import numpy as np
@@ -50,13 +50,15 @@ class SceneLookup:
         self._frame = frame
         shapes = np.asarray(frame.geometry.values)
         self._tree = shapely.STRtree(shapes)
+        self._tree.query(shapely.Point(0, 0))  # the first query builds it; processes forked from now on share it
         self._first = _microseconds(frame.index.left)
         self._last = _microseconds(frame.index.right)
         self.crs: CRS | None = parse_crs(frame.crs)
         """CRS of the footprints."""
         self.urls: list[str] = list(frame["filepath"]) if "filepath" in frame else []
         """Files, row by row."""
-        self.times: list[pd.Interval] = list(frame.index)
+        # As one, it is indexed and iterated over; a list of a million intervals takes seconds to make.
+        self.times: Sequence[pd.Interval] = cast("Sequence[pd.Interval]", frame.index)
         """Intervals, row by row."""
         self.box: Bounds | None = _box(shapes) if len(shapes) else None
         """Box around the footprints; None without any."""

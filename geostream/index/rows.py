@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import shapely
 
 from geostream.errors import ConfigError
-from geostream.grid import same_crs
 from geostream.header import RasterHeader
-from geostream.index.footprint import outline, projected
+from geostream.index.footprint import footprints
 from geostream.index.packing import pack_header
 from geostream.index.schema import DICTIONARIES, SCHEMA, WGS84, file_metadata
 
@@ -127,27 +126,19 @@ def _portions(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 def _footprints(grids: Sequence[Grid]) -> list[Geometry | None]:
     """Footprints in longitude and latitude; None for what has no place on the earth."""
+    numbers = [number for number, grid in enumerate(grids) if grid.crs is not None]
     found: list[Geometry | None] = [None] * len(grids)
-    groups: dict[str, list[int]] = {}
-    for number, grid in enumerate(grids):
-        if grid.crs is not None:
-            groups.setdefault(grid.crs.srs, []).append(number)
-    for numbers in groups.values():
-        crs = grids[numbers[0]].crs
-        outlines = [outline(grids[number]) for number in numbers]
-        for number, shape in zip(numbers, _carried(outlines, crs), strict=True):
-            found[number] = shape if shape is None else _simplified(shape, grids[number])
+    for number, shape in zip(numbers, _carried([grids[number] for number in numbers]), strict=True):
+        found[number] = None if shape is None else _simplified(shape, grids[number])
     return found
 
 
-def _carried(shapes: list[Geometry], crs: CRS | None) -> list[Geometry | None]:
-    if same_crs(crs, WGS84):
-        return [*shapes]
+def _carried(grids: list[Grid]) -> list[Geometry | None]:
     try:
-        return [*projected(shapes, crs, WGS84)]
+        return [*footprints(grids, WGS84)]
     except ConfigError:
         # Another body's CRS, or one of them lies where there is no longitude.
-        return [None] if len(shapes) == 1 else [part for shape in shapes for part in _carried([shape], crs)]
+        return [None] if len(grids) == 1 else [part for grid in grids for part in _carried([grid])]
 
 
 def _simplified(shape: Geometry, grid: Grid) -> Geometry:

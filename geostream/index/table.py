@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from affine import Affine
 
 from geostream.errors import ConfigError, NotFoundError
-from geostream.grid import Grid, parse_crs
+from geostream.grid import Grid, parse_crs, same_crs
 from geostream.index.packing import PackedHeader
 from geostream.index.scene import Scene
 from geostream.index.schema import DICTIONARIES, SCHEMA, check_metadata
@@ -161,6 +161,14 @@ class SceneTable:
         """CRS of one row."""
         text = self.column("crs_wkt")[row].as_py()
         return None if text is None else self._crs_of(text)
+
+    def lies_in(self, crs: CRS | None) -> NDArray[np.bool_]:
+        """(n,) bool: which rows' coordinates are coordinates in ``crs``."""
+        column = self.column("crs_wkt")
+        texts = [*column.dictionary.to_pylist(), None]  # the last one stands for nulls
+        same = np.array([same_crs(None if t is None else self._crs_of(t), crs) for t in texts], dtype=bool)
+        found: NDArray[np.bool_] = same[column.indices.fill_null(len(texts) - 1).to_numpy()]
+        return found
 
     def scene(self, row: int) -> Scene:
         """One row as a scene, whose header is unpacked when it is first looked at.

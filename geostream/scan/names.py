@@ -17,6 +17,9 @@ _RASTER = re.compile(
 )
 
 
+_ODD = re.compile(r"[?#]|::|/$")
+
+
 def name_span(url: str) -> tuple[int, int]:
     """Where a file's name stands in its URL: at the end of a path, or of the first link that is a URL in a chain."""
     begin, stop = 0, len(url)
@@ -30,6 +33,8 @@ def name_span(url: str) -> tuple[int, int]:
 
 def basename(url: str) -> str:
     """A file's name without directories and query string: what ``filename_glob`` and ``filename_regex`` see."""
+    if not _ODD.search(url):
+        return url[url.rfind("/") + 1 :]  # as nearly all are, of which there may be a million
     start, stop = name_span(url)
     return url[start:stop]
 

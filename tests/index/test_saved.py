@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from affine import Affine
 
 import geostream as gs
 from geostream.index import schema
@@ -139,9 +140,7 @@ def test_the_file_is_geoparquet_for_others(saved):
     assert {*frame.columns, "bbox"} == set(schema.SCHEMA.names)
     xmin, ymin, xmax, ymax = frame.geometry.iloc[0].bounds
     corners = ["POINT (600000 5300000)", "POINT (605120 5294880)"]
-    expected = geopandas.GeoSeries.from_wkt(["POINT (600000 5300000)", "POINT (605120 5294880)"], crs=corners).to_crs(
-        4326
-    )
+    expected = geopandas.GeoSeries.from_wkt(corners, crs=32632).to_crs(4326)
     assert (xmin, ymax) == pytest.approx((expected[0].x, expected[0].y), abs=1e-3)
     assert (xmax, ymin) == pytest.approx((expected[1].x, expected[1].y), abs=1e-3)
     near = geopandas.read_parquet(saved, bbox=(xmin, ymin, xmax, ymax))
@@ -280,3 +279,45 @@ def test_a_progress_bar_is_shown_when_asked_for(folder, capfd):
     assert "3/3" in capfd.readouterr().err
     gs.build_index(str(folder))
     assert capfd.readouterr().err == ""
+
+
+def test_datasets_take_their_times_from_the_index_unless_names_tell_them(folder):
+    frame = pd.DataFrame(
+        {"url": [str(folder / name) for name in NAMES], "datetime": ["2020-05-01", None, "2021-05-01"]}
+    )
+    index = gs.build_index(frame)
+    dataset = gs.RasterDataset(index=index)
+    assert dataset.index.index.left.tolist() == [
+        pd.Timestamp("2020-05-01"),
+        pd.Timestamp.min,
+        pd.Timestamp("2021-05-01"),
+    ]
+    assert dataset.index.index.right[1] == pd.Timestamp.max
+    named = type("Named", (gs.RasterDataset,), {"filename_regex": r"(?P<date>[ab])", "date_format": "%Y"})
+    with pytest.raises(gs.ConfigError, match="does not follow date_format"):
+        named(index=index)
+
+
+def test_datasets_of_an_index_are_those_of_a_scan(tmp_path):
+    write_cog(tmp_path / "utm.tif", count=1, dtype="float32")
+    write_cog(
+        tmp_path / "turned.tif",
+        count=1,
+        transform=Affine.translation(6e5, 5.3e6) @ Affine.rotation(20) @ Affine.scale(10),
+    )
+    write_cog(tmp_path / "degrees.tif", count=1, crs="EPSG:4326", transform=Affine(1e-4, 0, 10.35, 0, -1e-4, 47.84))
+    write_cog(tmp_path / "south_up.tif", count=1, transform=Affine(10, 0, 6e5, 0, 10, 5.29e6))
+    index = gs.build_index(tmp_path)
+    for crs in (None, "EPSG:4326", 3857):
+        scanned, saved = gs.RasterDataset(tmp_path, crs=crs), gs.RasterDataset(index=index, crs=crs)
+        assert saved.crs == scanned.crs
+        assert saved.res == scanned.res
+        assert saved.index.equals(scanned.index)
+    declared = type("Declared", (gs.RasterDataset,), {"nodata": 7.0})
+    assert declared(index=index)._scenes[str(tmp_path / "utm.tif")].header.nodata == (7.0,)
+    write_cog(tmp_path / "other.tif", count=2)
+    with pytest.raises(gs.ConfigError, match="differ in their number of bands"):
+        gs.RasterDataset(index=index.update())
+    write_cog(tmp_path / "other.tif", count=1, crs=None)
+    with pytest.raises(gs.ConfigError, match=r"other\.tif: a raster without a CRS"):
+        gs.RasterDataset(index=index.update())
