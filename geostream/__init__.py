@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         stack_samples,
         unbind_samples,
     )
+    from geostream.deferred import DeviceWarp
     from geostream.loader import DataLoader
     from geostream.prediction import PredictionWriter
     from geostream.reading import info, read
@@ -47,6 +48,7 @@ __all__ = [
     "ConfigError",
     "DataLoader",
     "DecodeError",
+    "DeviceWarp",
     "GeoDataModule",
     "GeoDataset",
     "GeostreamError",
@@ -80,6 +82,7 @@ _HOMES = {
     "load_index": "geostream.scan",
     "Index": "geostream.scan.index",
     "DataLoader": "geostream.loader",
+    "DeviceWarp": "geostream.deferred",
     "GeoDataModule": "geostream.datamodule",
     "GeoDataset": "geostream.dataset",
     "IntersectionDataset": "geostream.dataset",

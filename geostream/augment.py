@@ -156,7 +156,7 @@ def augment(batch: dict[str, Any], augmentation: Augmentation) -> dict[str, Any]
 
 def _followed_corners(batch: dict[str, Any], image: str, sequence: Any) -> Corners | None:
     """The image's corners, if the batch says where they lie and kornia will say where they go."""
-    if _stays(sequence) or not _is_followed(sequence) or not is_placed(batch):
+    if _stays(sequence) or not _is_followed(sequence) or not is_placed(batch, len(batch[image])):
         return None
     return Corners(batch[image].shape[-2:], len(batch[image]))
 

@@ -12,12 +12,14 @@ import torch
 
 from geostream.augment import Augmentation, augment, filled, floating, normalise, normalises, seeded
 from geostream.dataset.collate import stack_samples
+from geostream.deferred import warped
 from geostream.errors import ConfigError, GeostreamError
 from geostream.loader import BatchPlace, DataLoader
 from geostream.samplers import GridGeoSampler, RandomBatchGeoSampler, RandomGeoSampler, TileBatchGeoSampler
 from geostream.samplers.regions import leaves_of
 from geostream.samplers.repeating import SameEpoch
 from geostream.scan import build_index, load_index
+from geostream.sealing import Sealing, unsealed
 from geostream.statistics import Statistics, estimate_statistics
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ _MODEL_DTYPES = {
     "bf16-true": torch.bfloat16,
 }
 """What models take as input under Lightning's precisions; float32 under all others."""
+_SINGLE = 4
+"""Bytes of a float32."""
 
 
 class GeoDataModule(pl.LightningDataModule):
@@ -232,6 +236,10 @@ class GeoDataModule(pl.LightningDataModule):
         """Loader of the chips to predict on, or one of each dataset."""
         return self._one_or_more("predict")
 
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:  # noqa: ARG002 - Lightning's signature
+        """The batch as it was read."""
+        return unsealed(batch)
+
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """The batch on ``device`` in its own dtypes; ``bounds``, ``transform`` and ``crs`` stay on the CPU."""
         if not isinstance(batch, dict):
@@ -244,9 +252,12 @@ class GeoDataModule(pl.LightningDataModule):
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """The batch cast to floating point, filled, normalised and augmented, by the trainer's stage."""
         split = self._split()
-        if split is None or not isinstance(batch, dict):
+        if not isinstance(batch, dict):
             return batch
-        model_dtype = _MODEL_DTYPES.get(str(self._trainer.precision), torch.float32)
+        batch = warped(batch)
+        if split is None:
+            return batch
+        model_dtype = self._model_dtype()
         batch = floating(batch, torch.float64 if model_dtype == torch.float64 else torch.float32)
         augmentation, owned = self._attribute(split, "aug"), False
         if augmentation is None:
@@ -338,7 +349,7 @@ class GeoDataModule(pl.LightningDataModule):
         return DataLoader(
             dataset,
             num_workers=self.num_workers,
-            collate_fn=self.collate_fn,
+            collate_fn=Sealing(self.collate_fn) if self._model_dtype().itemsize < _SINGLE else self.collate_fn,
             prefetch_batches=self.prefetch_batches,
             **options,
             **{**defaults, **self.loader_options},
@@ -427,6 +438,9 @@ class GeoDataModule(pl.LightningDataModule):
         loop = trainer.fit_loop.epoch_loop if split == "train" else trainer._active_loop  # noqa: SLF001 - no public way
         local = loop.batch_progress.current.ready
         return BatchPlace(self._seed, trainer.current_epoch, local * trainer.world_size + trainer.global_rank)
+
+    def _model_dtype(self) -> torch.dtype:
+        return _MODEL_DTYPES.get(str(getattr(self._trainer, "precision", None)), torch.float32)
 
     def _refuse_injection(self) -> None:
         trainer = self._trainer

@@ -22,9 +22,9 @@ _SNAP_SHIFT = 1e-3
 """Likewise, of shifts in half pixels."""
 
 
-def is_placed(batch: dict[str, Any]) -> bool:
-    """Whether the batch says where its pixels lie: ``transform`` (B, 9), and ``bounds`` (B, 9) where it has them."""
-    return "transform" in batch and all(_is_place(batch[key]) for key in _PLACE if key in batch)
+def is_placed(batch: dict[str, Any], count: int) -> bool:
+    """Whether the batch says where its ``count`` images lie: ``transform`` (B, 9), and, if it has any, ``bounds``."""
+    return "transform" in batch and all(_is_place(batch[key], count) for key in _PLACE if key in batch)
 
 
 def unplaced(batch: dict[str, Any]) -> dict[str, Any]:
@@ -32,8 +32,8 @@ def unplaced(batch: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in batch.items() if key not in _PLACE}
 
 
-def _is_place(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.shape[1:] == (_NUMBERS,)
+def _is_place(value: Any, count: int) -> bool:
+    return isinstance(value, Tensor) and value.shape == (count, _NUMBERS)
 
 
 @dataclass(frozen=True)

@@ -131,8 +131,11 @@ class PredictionWriter(pl.Callback):
         """
         assert self._chips is not None
         bounds = batch.get("bounds") if isinstance(batch, dict) else None
-        if not isinstance(bounds, torch.Tensor):
-            raise ConfigError("a batch without `bounds` does not say where its predictions go: keep it in predict_aug")
+        if not isinstance(bounds, torch.Tensor) or bounds.dtype != torch.float64:
+            raise ConfigError(
+                "a batch without `bounds` in float64 does not say where its predictions go: keep them in predict_aug, "
+                "and under half precision let a GeoDataModule make the loader"
+            )
         values, valid = _predicted(outputs), _validity(batch)
         for i, place in enumerate(bounds.cpu().double().numpy()):
             chip = values[i]

@@ -1,10 +1,11 @@
 """What happens to a batch on the device: cast, normalised, augmented, masks along with images."""
 
 import kornia.augmentation as K  # noqa: N812 - as everybody writes it
+import numpy as np
 import pytest
 import torch
 
-from geostream.augment import augment, floating, normalise, normalises, seeded
+from geostream.augment import augment, filled, floating, normalise, normalises, seeded
 from geostream.errors import ConfigError
 
 
@@ -296,3 +297,76 @@ def test_a_sequential_of_augmentations_moves_masks_as_well():
         after = augment(before, torch.nn.Sequential(K.RandomHorizontalFlip(p=1.0), K.RandomVerticalFlip(p=1.0)))
     assert torch.equal(after["image"], before["image"].flip(-1, -2))
     assert aligned(after)
+
+
+MOVING = ("image", "mask", "mask_valid")
+
+
+def by_numpy(array, flip_columns=False, flip_rows=False, quarters=0):
+    """(…, H, W) turned by NumPy."""
+    turned = np.rot90(array, quarters, (-2, -1))
+    turned = turned[..., ::-1] if flip_columns else turned
+    return np.ascontiguousarray(turned[..., ::-1, :] if flip_rows else turned)
+
+
+@pytest.mark.parametrize(
+    ("transform", "reference"),
+    [
+        (K.RandomHorizontalFlip(p=1.0), {"flip_columns": True}),
+        (K.RandomVerticalFlip(p=1.0), {"flip_rows": True}),
+        *((K.RandomRotation90((k, k), p=1.0), {"quarters": k}) for k in (1, 2, 3)),
+    ],
+)
+@pytest.mark.parametrize("series", [False, True])
+def test_the_augmented_batch_equals_numpys(transform, reference, series):
+    """Every moving transform that the docs use, on images, labels and validity, of single images and of series."""
+    before = floating(batch())
+    if series:
+        frames = torch.stack([before["image"], before["image"] + 1], 1)
+        before |= {"image": frames, "mask_valid": torch.stack([before["mask_valid"], ~before["mask_valid"]], 1)}
+    after = augment(before, K.AugmentationSequential(transform, data_keys=None, keepdim=True))
+    for key in ("image", "mask", "mask_valid"):
+        expected = by_numpy(before[key].numpy(), **reference)
+        found = after[key].numpy()
+        assert np.array_equal(found.round() if key == "image" else found, expected), key
+        assert np.allclose(found, expected, atol=1e-3)
+        assert after[key].dtype == before[key].dtype
+
+
+def test_samples_flip_each_for_itself_and_wholly():
+    before = floating(batch(image=torch.randint(0, 200, (32, 3, 8, 8)), mask_valid=torch.rand(32, 1, 8, 8) > 0.5))
+    before["mask"] = before["image"][:, 0].long() * 3
+    with seeded(1, device=torch.device("cpu")):
+        after = augment(before, K.AugmentationSequential(K.RandomHorizontalFlip(p=0.5), data_keys=None))
+    flipped = [
+        all(np.array_equal(after[k][i], by_numpy(before[k][i].numpy(), flip_columns=True)) for k in MOVING)
+        for i in range(32)
+    ]
+    kept = [all(torch.equal(after[k][i], before[k][i]) for k in MOVING) for i in range(32)]
+    assert all(a != b for a, b in zip(flipped, kept, strict=True)), "each either flipped in all or in nothing"
+    assert 8 < sum(flipped) < 24
+
+
+def test_noise_and_scales_equal_a_reference():
+    """Every value-changing transform that the docs use: masks are left alone, and randomness is the place's."""
+    before = floating(batch())
+    noise = K.RandomGaussianNoise(std=0.05, p=1.0)
+    with seeded(4, device=torch.device("cpu")):
+        after = augment(before, noise)
+    with seeded(4, device=torch.device("cpu")):
+        expected = noise(before["image"])
+    assert torch.equal(after["image"], expected)
+    assert all(torch.equal(after[key], before[key]) for key in MOVING[1:])
+    scaled = augment(before, K.AugmentationSequential(K.Normalize(0.0, 10_000.0), K.RandomHorizontalFlip(p=1.0)))
+    assert np.allclose(scaled["image"], before["image"].numpy()[..., ::-1] / 10_000)
+
+
+def test_holes_are_filled_by_validity_and_nan():
+    image = torch.tensor([1.0, float("nan"), 3.0, 4.0]).reshape(1, 1, 2, 2).repeat(1, 2, 1, 1)
+    valid = torch.tensor([True, True, False, True]).reshape(1, 1, 2, 2)
+    found = filled({"image": image, "mask_valid": valid, "mask": image}, [7.0, 8.0])
+    assert found["image"].flatten().tolist() == [1, 7, 7, 4, 1, 8, 8, 4]
+    assert found["mask"] is image
+    series = filled({"image": image[:, None], "mask_valid": valid[:, None]}, 0.0)
+    assert series["image"].flatten().tolist() == [1, 0, 0, 4, 1, 0, 0, 4]
+    assert filled({"image": image}, 0.0)["image"].flatten().tolist() == [1, 0, 3, 4, 1, 0, 3, 4]

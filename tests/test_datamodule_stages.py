@@ -149,7 +149,7 @@ def test_splits_share_no_ground_and_are_the_same_in_every_run(tmp_path):
 
 
 def test_odd_splits_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="leave these out"):
+    with pytest.raises(ConfigError, match="leave train="):
         GeoDataModule(memory(), splits=list)
     with pytest.raises(ConfigError, match="returned 1"):
         trainer(tmp_path).fit(Watcher(), datamodule=GeoDataModule(splits=lambda: [memory()]))
@@ -331,6 +331,21 @@ def test_chips_to_predict_on_overlap_and_cover_small_scenes(tmp_path):
     model = Watcher()
     trainer(tmp_path).predict(model, datamodule=data)
     assert len(boxes(model.seen["predict", 0])) == 4 * 3
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true", "bf16-mixed"])
+def test_half_precision_spares_places_and_pixels_until_they_are_normalised(tmp_path, precision):
+    """Lightning casts all of a batch before a data module sees it: 3001 would become 3008, and metres kilometres."""
+    pixels = (3000 + np.arange(32 * 32).reshape(1, 32, 32)).astype(np.float32)
+    write_cog(tmp_path / "a.tif", pixels, blocksize=128)
+    data = module(predict=Rasters(tmp_path), patch_size=32, mean=3500.0, std=256.0)
+    model = Watcher()
+    trainer(tmp_path, precision=precision).predict(model, datamodule=data)
+    (batch,) = model.seen["predict", 0]
+    assert (batch["bounds"].dtype, batch["transform"].dtype) == (torch.float64, torch.float64)
+    assert batch["bounds"][0, :2].tolist() == [600_000, 600_320]
+    half = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "bf16-mixed": torch.float32}[precision]
+    assert torch.equal(batch["image"][0], ((torch.from_numpy(pixels) - 3500) / 256).to(half))
 
 
 def test_stages_can_be_limited(tmp_path):
