@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from affine import Affine
 
 from geostream.errors import ConfigError, QueryError
 from geostream.grid import Grid
@@ -45,6 +46,12 @@ class Query:
         """Output grid: anchored at (xmin, ymax), the step kept, the number of pixels rounded half up, never none."""
         box = (self.x.start, self.y.start, self.x.stop, self.y.stop)
         return Grid.from_bounds(box, (self.x.step, self.y.step), crs)
+
+    def rows_downwards(self) -> Grid:
+        """Output grid where y counts rows from the top down: anchored at (xmin, ymin), of the same shape."""
+        grid = self.grid(None)
+        place = Affine(self.x.step, 0.0, self.x.start, 0.0, self.y.step, self.y.start)
+        return Grid(grid.width, grid.height, place, None)
 
     def __str__(self) -> str:
         x, y, t = (f"{part.start}:{part.stop}:{part.step}" for part in self.slices)

@@ -20,13 +20,13 @@ from geostream.dataset.base import GeoDataset, bounds_tensor, parse_res
 from geostream.dataset.filenames import FilenamePattern
 from geostream.dataset.footprints import class_footprints
 from geostream.dataset.options import PixelOptions, resampling_name
-from geostream.dataset.pixels import Layer, channel_validity, fits, mosaicked, numpy_dtype, to_tensor
+from geostream.dataset.pixels import Layer, channel_validity, fits, mosaicked, numpy_dtype, to_tensor, torch_dtype
 from geostream.dataset.prefetch import fetch, is_validity_wanted, mark_nothing_left, take_drawn
 from geostream.dataset.query import instant
 from geostream.dataset.selection import by_date, covers, in_order, unhidden
 from geostream.errors import ConfigError, GeostreamError, NotFoundError, QueryError, redact
 from geostream.grid import parse_crs
-from geostream.index import converted_res, scene_frame, scene_times
+from geostream.index import converted_res, pixel_types, scene_frame, scene_times
 from geostream.plan import Layout, Request, Source
 from geostream.scan import Paths, describe_paths, each_path, list_scenes, name_matches, scan
 from geostream.transport import Access
@@ -123,6 +123,10 @@ class RasterDataset(GeoDataset):
     _scenes: Mapping[str, Scene]
     _access: Access = Access()
     _options: PixelOptions = PixelOptions()
+    _counts_rows: bool = False
+    """Whether y counts rows, from the top down: so it does in files without georeferencing."""
+    _common_dtype: torch.dtype | None = None
+    """Holds all files' types; None where they have but one. A batch's samples must be of one type."""
     _cmap: Any = None
 
     def __init__(
@@ -163,9 +167,9 @@ class RasterDataset(GeoDataset):
             type(self).__name__, pattern, bands, self.all_bands, separate=self.separate_files
         )
         urls = self._find_scenes(index, probe_sidecars=sidecars)
-        if self.nodata is not None:
-            self._scenes = {url: scene.declaring(self.nodata) for url, scene in self._scenes.items()}
         self._band_files.check(urls, self._scenes, explicit=bool(bands))
+        if len(types := pixel_types(self._scenes)) > 1:
+            self._common_dtype = torch_dtype(np.result_type(*types))
         self._check_fill(self._scenes[urls[0]])
         self._place(urls, parse_crs(crs), None if res is None else parse_res(res))
 
@@ -213,8 +217,8 @@ class RasterDataset(GeoDataset):
             )
 
     def _check_fill(self, scene: Scene) -> None:
-        option, fill = self._options.dtype or self.dtype, self._options.fill
-        dtype = scene.dtype if option == "native" else numpy_dtype(option)
+        option, fill = self._output_dtype(), self._options.fill
+        dtype = scene.dtype if option is None else numpy_dtype(option)
         if fill is not None and not fits(fill, dtype):
             raise ConfigError(f"fill={fill!r} does not fit {dtype.name}: choose a value that the samples' dtype holds")
 
@@ -231,6 +235,7 @@ class RasterDataset(GeoDataset):
         if res is None:
             res = converted_res(first, crs)
         self._res = res
+        self._counts_rows = crs is None and first.transform.e > 0 and first.transform.b == 0
         self.index = scene_frame(urls, shapes, times, crs)
 
     def __getitem__(self, query: GeoSlice) -> Sample:
@@ -248,7 +253,7 @@ class RasterDataset(GeoDataset):
             ReadError, DecodeError, HeaderError: a file cannot be read.
         """
         parsed = self._query(query)
-        grid = parsed.grid(self.crs)
+        grid = self._grid(parsed)
         dates = self._dates(parsed, grid)
         layers = self._layers(dates, grid)
         sample: Sample = {
@@ -289,9 +294,13 @@ class RasterDataset(GeoDataset):
             QueryError: nothing lies there.
         """
         parsed = self._query(query)
-        grid = parsed.grid(self.crs)
+        grid = self._grid(parsed)
         dates = self._dates(parsed, grid)
         return [request for requests in self._requests_of_rows(dates, grid).values() for request in requests]
+
+    def _grid(self, query: Query) -> Grid:
+        """The sample's pixels: north up, or where files have no georeferencing, as they lie."""
+        return query.rows_downwards() if self._counts_rows else query.grid(self.crs)
 
     def _dates(self, query: Query, grid: Grid) -> list[list[int]]:
         """Rows of the index to read, in the mosaic's order; with ``time_series`` those of each date."""
@@ -407,7 +416,7 @@ class RasterDataset(GeoDataset):
         option = self._options.dtype
         if option is None:
             return self.dtype
-        return option if isinstance(option, torch.dtype) else None
+        return option if isinstance(option, torch.dtype) else self._common_dtype
 
     def _named(self, pixels: Tensor) -> Sample:
         if self.is_image:
@@ -424,7 +433,7 @@ class RasterDataset(GeoDataset):
         if isinstance(option, torch.dtype):
             return option
         if option == "native":
-            return torch.from_numpy(np.empty(0, np.result_type(*{s.dtype for s in self._scenes.values()}))).dtype
+            return self._common_dtype or torch_dtype(next(iter(self._scenes.values())).dtype)
         return torch.float32 if self.is_image else torch.long
 
     @property

@@ -410,3 +410,31 @@ def test_native_samples_of_files_of_several_types_are_of_one_type(tmp_path):
         assert [sample["image"].unique().tolist() for sample in samples] == [[7], [8], [7, 8]]
     assert gs.stack_samples(dataset.__getitems__(queries))["image"].shape == (3, 1, 32, 32)
     assert gs.RasterDataset(tmp_path, dtype="native", fill=300)[-310:10, 0:320]["image"].unique().tolist() == [7, 300]
+
+
+def test_files_without_georeferencing_are_read_in_pixels_as_they_lie(tmp_path):
+    data = np.random.default_rng(0).integers(0, 9, (1, 60, 80), np.uint8)
+    for name in ("image", "mask"):
+        write_cog(tmp_path / f"{name}.tif", data, crs=None, transform=None, driver="GTiff", overviews=False)
+    images = type("Images", (gs.RasterDataset,), {"filename_glob": "image.tif"})(tmp_path, valid=True)
+    masks = type("Masks", (gs.RasterDataset,), {"filename_glob": "mask.tif", "is_image": False})(tmp_path)
+    assert images.crs is None
+    pairs = images & masks
+    sample = pairs[:]
+    assert np.array_equal(sample["image"], data)
+    assert np.array_equal(sample["mask"], data[0])
+    assert sample["transform"].tolist() == [1, 0, 0, 0, 1, 0, 0, 0, 1]
+    part = pairs[10:30, 5:45]
+    assert np.array_equal(part["mask"], data[0, 5:45, 10:30])
+    assert part["transform"].tolist() == [1, 0, 10, 0, 1, 5, 0, 0, 1]
+    (batched,) = pairs.__getitems__([(slice(10, 30), slice(5, 45))])
+    assert all(torch.equal(batched[key], part[key]) for key in part)
+    over = images[70:90, 50:70]
+    assert np.array_equal(over["mask_valid"][0], np.pad(np.ones((10, 10), bool), ((0, 10), (0, 10))))
+    half = images[0:80:2, 0:60:2]
+    assert half["image"].shape == (1, 30, 40)
+    assert torch.equal(copy.deepcopy(images)[:]["image"], images[:]["image"])
+    loader = gs.DataLoader(pairs, sampler=gs.samplers.GridGeoSampler(pairs, 20), batch_size=2)
+    chips = [mask for batch in loader for mask in batch["mask"]]
+    assert len(chips) == 12
+    assert sum(int(chip.sum()) for chip in chips) == int(data.sum())
