@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["GdalFile", "needs_copy"]
 
-_COPY_MAGIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
+_NETCDF = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_USER_BLOCKS = (0, 512, 1024, 2048, 4096, 8192)
+"""Bytes of a user's own that may come before the signature of HDF5."""
 COPY_LIMIT = 2**30
 """Largest NetCDF or HDF5 file of which a temporary copy is made, in bytes."""
 _COPY_STEP = 2**23
@@ -38,7 +41,7 @@ _COPY_STEP = 2**23
 
 def needs_copy(head: bytes) -> bool:
     """Whether these first bytes are of a format (NetCDF, HDF5) that GDAL reads from a real file only."""
-    return head.startswith(_COPY_MAGIC)
+    return head.startswith(_NETCDF) or any(head.startswith(_HDF5, start) for start in _USER_BLOCKS)
 
 
 class GdalFile:

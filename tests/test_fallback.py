@@ -196,7 +196,8 @@ def test_reading_from_many_threads(folder, server):
 
 def test_netcdf_and_hdf5_are_copied():
     assert needs_copy(b"CDF\x01rest")
-    assert needs_copy(b"\x89HDF\r\n")
+    assert needs_copy(b"\x89HDF\r\n\x1a\nrest")
+    assert needs_copy(bytes(1024) + b"\x89HDF\r\n\x1a\nrest")
     assert not needs_copy(b"\x89PNG")
     assert not needs_copy(b"")
 
