@@ -77,7 +77,7 @@ def test_help_names_the_commands_and_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert {"demo", "info", "read"} <= set(done.stdout.split())
+    assert {"bench", "demo", "index", "info", "read"} <= set(done.stdout.split())
 
 
 def test_info_in_json_and_as_a_table(geostream, server):

@@ -1,4 +1,4 @@
-"""The command line: ``geostream info``, ``geostream read``, ``geostream demo`` and ``geostream bench``.
+"""The command line: ``geostream index``, ``info``, ``read``, ``demo`` and ``bench``.
 
 Figures go to stdout, everything else to stderr; a failure is one line there and exit code 1, a usage error exit code 2.
 What is heavy is imported inside the commands, so that ``--help`` is quick.
@@ -9,15 +9,24 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from affine import Affine
 
-from geostream.errors import ConfigError, GeostreamError, redact
+from geostream.cli.arguments import (
+    Json,
+    StorageOptions,
+    Url,
+    floats,
+    ints,
+    join_numbers,
+    parse_options,
+    resolution,
+)
+from geostream.cli.collection import describe_index, index, is_index
+from geostream.cli.show import WIDE, one_line_errors, plain, report
+from geostream.errors import ConfigError, redact
 
 __all__ = ["app", "join_numbers", "main"]
 
@@ -28,40 +37,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-NUMBERS = {"--bounds": 4, "--window": 4, "--shape": 2, "--res": 2, "--bands": sys.maxsize}
-"""Options of several numbers, and how many at most: ``--bounds 1 2 3 4`` and ``--bounds 1,2,3,4`` mean the same."""
-
-_MANY = 12
-"""Entries of a mapping, such as a palette, beyond which a table only says how many there are."""
-
-_WIDE = 120
-"""Columns of what goes into a file."""
-
-Url = Annotated[str, typer.Argument(metavar="URL", help="A local path or any fsspec URL: s3://, gs://, https://, …")]
-Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON on stdout.")]
-StorageOptions = Annotated[
-    str | None, typer.Option(metavar="JSON", help="""Options for fsspec, such as '{"anon": true}'.""")
-]
-
 
 def main() -> None:
     """Entry point of the ``geostream`` command."""
     app(args=join_numbers(sys.argv[1:]))
-
-
-def join_numbers(arguments: Sequence[str]) -> list[str]:
-    """Join the numbers that follow an option of `NUMBERS` into one comma-separated value."""
-    joined: list[str] = []
-    rest = list(arguments)
-    while rest:
-        option = rest.pop(0)
-        joined.append(option)
-        values: list[str] = []
-        while rest and len(values) < NUMBERS.get(option, 0) and _is_number(rest[0]):
-            values.append(rest.pop(0))
-        if values:
-            joined.append(",".join(values))
-    return joined
 
 
 def _print_version(asked: bool) -> None:
@@ -81,14 +60,28 @@ def _options(
     """Read and train on cloud-hosted rasters without making a copy."""
 
 
+app.command()(index)
+
+
 @app.command()
-def info(url: Url, storage_options: StorageOptions = None, as_json: Json = False) -> None:
-    """Say what a raster is, how it would be read, and what finding out cost."""
+def info(
+    url: Annotated[str, typer.Argument(metavar="URL_OR_INDEX", help="A raster, or an index (.parquet).")],
+    storage_options: StorageOptions = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a raster is, how it would be read, or what an index holds; and what finding out cost.
+
+    Examples:
+      geostream info https://host/scene.tif
+
+      geostream info naip.parquet --json
+    """
     import geostream as gs
 
-    with _one_line_errors():
-        facts = _plain(gs.info(url, storage_options=_parse_options(storage_options)))
-    _report(facts, redact(url), as_json=as_json)
+    options = parse_options(storage_options)
+    with one_line_errors():
+        facts = describe_index(url, options) if is_index(url) else plain(gs.info(url, storage_options=options))
+    report(facts, redact(url), as_json=as_json)
 
 
 @app.command()
@@ -106,23 +99,29 @@ def read(
     storage_options: StorageOptions = None,
     as_json: Json = False,
 ) -> None:
-    """Read a window, by bounds or by pixels, with range requests; optionally onto another grid and into a file."""
+    """Read a window, by bounds or by pixels, with range requests; optionally onto another grid and into a file.
+
+    Examples:
+      geostream read https://host/scene.tif --window 0 0 512 512 -o corner.tif
+
+      geostream read s3://bucket/scene.tif --bounds 11.1 46.9 11.2 47.0 --bounds-crs EPSG:4326 --bands 3 2 1 -o view.png
+    """
     how = {
-        "bounds": _floats("--bounds", bounds, 4),
+        "bounds": floats("--bounds", bounds, 4),
         "bounds_crs": bounds_crs,
-        "window": _ints("--window", window, 4),
+        "window": ints("--window", window, 4),
         "crs": crs,
-        "res": _resolution(res),
-        "shape": _ints("--shape", shape, 2),
-        "bands": _ints("--bands", bands),
+        "res": resolution(res),
+        "shape": ints("--shape", shape, 2),
+        "bands": ints("--bands", bands),
         "resampling": resampling,
-        "storage_options": _parse_options(storage_options),
+        "storage_options": parse_options(storage_options),
     }
     import geostream as gs
     from geostream.export import writer
 
     started = time.perf_counter()
-    with _one_line_errors(), gs.stats.measure() as used:
+    with one_line_errors(), gs.stats.measure() as used:
         write = None if out is None else writer(out)
         patch = gs.read(url, **how)
         if write is not None:
@@ -132,14 +131,14 @@ def read(
         "out": None if out is None else str(out),
         "shape": list(patch.data.shape),
         "dtype": str(patch.data.dtype),
-        "crs": _plain(patch.crs),
-        "transform": _plain(patch.transform),
+        "crs": plain(patch.crs),
+        "transform": plain(patch.transform),
         "valid": float(patch.valid.mean()),
         "requests": used.requests,
         "bytes": used.bytes,
         "seconds": round(time.perf_counter() - started, 3),
     }
-    _report(facts, redact(url), as_json=as_json)
+    report(facts, redact(url), as_json=as_json)
 
 
 @app.command()
@@ -153,7 +152,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Train a small model on chips read from COGs behind a slow object store, and compare with GDAL's /vsicurl."""
-    with _one_line_errors():
+    with one_line_errors():
         try:
             from geostream.demo.show import run
         except ModuleNotFoundError as error:
@@ -200,7 +199,7 @@ def bench(
         options["arms"] = tuple(arms.split(","))
     if protocol not in {"http", "s3"}:
         raise typer.BadParameter(f"{protocol!r}: http or s3 wanted", param_hint="--protocol")
-    with _one_line_errors():
+    with one_line_errors():
         from geostream.bench.report import tables
         from geostream.bench.run import Settings, run
         from geostream.bench.scenes import Sizes
@@ -215,112 +214,6 @@ def bench(
     from rich.console import Console
 
     console = Console()
-    wide = console if console.is_terminal else Console(width=_WIDE)
+    wide = console if console.is_terminal else Console(width=WIDE)
     for table in tables(results):
         wide.print(table)
-
-
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """Turn what a user can do something about into one line on stderr and exit code 1."""
-    try:
-        yield
-    except (GeostreamError, OSError) as error:
-        typer.echo(f"geostream: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(1) from error
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _floats(option: str, text: str | None, count: int | None = None) -> Any:
-    """The numbers in ``text`` as a tuple of floats; None for None. Any: `gs.read` checks what they mean."""
-    if text is None:
-        return None
-    try:
-        values = tuple(float(part) for part in text.replace(",", " ").split())
-    except ValueError:
-        values = ()
-    if not values or (count is not None and len(values) != count):
-        wanted = f"{count} numbers" if count else "numbers"
-        raise typer.BadParameter(f"{text!r}: {wanted} wanted, separated by spaces or commas", param_hint=option)
-    return values
-
-
-def _ints(option: str, text: str | None, count: int | None = None) -> Any:
-    values = _floats(option, text, count)
-    if values is None:
-        return None
-    if any(value != int(value) for value in values):
-        raise typer.BadParameter(f"{text!r}: whole numbers wanted", param_hint=option)
-    return tuple(int(value) for value in values)
-
-
-def _resolution(text: str | None) -> Any:
-    values = _floats("--res", text)
-    if values is not None and len(values) > NUMBERS["--res"]:
-        raise typer.BadParameter(f"{text!r}: one number or two wanted", param_hint="--res")
-    return values[0] if values is not None and len(values) == 1 else values
-
-
-def _parse_options(text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    try:
-        options = json.loads(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"not JSON: {error}", param_hint="--storage-options") from error
-    if not isinstance(options, dict):
-        raise typer.BadParameter("a JSON object wanted", param_hint="--storage-options")
-    return options
-
-
-def _plain(value: Any) -> Any:
-    """``value`` in JSON's types: records as dictionaries, a CRS as its authority's code, dtypes as their names."""
-    if isinstance(value, Affine):
-        return list(value)[:6]
-    if hasattr(value, "to_authority"):
-        authority = value.to_authority()
-        return ":".join(authority) if authority else value.to_wkt()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes):
-        return [_plain(item) for item in value]
-    if hasattr(value, "item"):  # numpy's scalars
-        value = value.item()
-    is_json = value is None or (isinstance(value, str | int | float) and value == value)  # noqa: PLR0124 - not NaN
-    return value if is_json else str(value)
-
-
-def _report(facts: Mapping[str, Any], title: str, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(facts))
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("", "", title=title, show_header=False, title_justify="left")
-    for name, value in facts.items():
-        table.add_row(name.replace("_", " "), Text(_words(value)))  # Text: brackets are no markup here
-    Console().print(table)
-
-
-def _words(value: Any) -> str:
-    """A value in JSON's types for people: lists as their items, long mappings as their length."""
-    if value is None or value == []:
-        return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return ", ".join(map(_words, value))
-    if isinstance(value, dict):
-        if len(value) > _MANY:
-            return f"{len(value)} entries"
-        return ", ".join(f"{key}: {_words(item)}" for key, item in value.items()) or "none"
-    return str(value)
