@@ -371,7 +371,8 @@ class GeoDataModule(pl.LightningDataModule):
         """The transform that the batch's dataset, or the first of those it is made of, has for the device."""
         datasets = _as_list(self._attribute(split, "dataset"))
         dataset = datasets[min(dataloader_idx, len(datasets) - 1)]
-        for part in (dataset, *leaves_of(dataset)):
+        parts = [dataset, *leaves_of(dataset)]
+        for part in (*parts, *(getattr(part, "dataset", None) for part in parts)):
             for name in (f"{split}_device_transform", "device_transform"):
                 transform = getattr(part, name, None)
                 if transform is not None:

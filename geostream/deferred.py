@@ -308,7 +308,7 @@ class _Source:
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> _Source:
         """With every tensor changed."""
-        return _Source(*map(change, (self.pixels, self.valid, self.cols, self.rows)), self.kernel)
+        return _Source(change(self.pixels), change(self.valid), change(self.cols), change(self.rows), self.kernel)
 
     def resampled(self) -> tuple[Tensor, Tensor]:
         """Values (C, H, W), whole where the file's are, and bool (1, H, W)."""

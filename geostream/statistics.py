@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from geostream.dataset.prefetch import reading_validity
+from geostream.deferred import DeferredPixels
 from geostream.errors import ConfigError
 from geostream.samplers.regions import regions_of
 
@@ -100,12 +101,13 @@ def _one_by_one(dataset: Any, places: Sequence[Place]) -> list[dict[str, Any] | 
 
 def _pixels(sample: dict[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Values (C, N), and which of them count."""
-    image = sample.get("image")
+    image, valid = sample.get("image"), sample.get("mask_valid")
+    if isinstance(image, DeferredPixels):
+        image, valid = image.resampled()
     if not isinstance(image, torch.Tensor):
         raise ConfigError(f"samples with {sorted(sample)} have no image whose statistics could be estimated")
     channels = image.shape[-3]
     values = image.to(torch.float64).movedim(-3, 0).reshape(channels, -1).numpy()
-    valid = sample.get("mask_valid")
     counts = np.isfinite(values)
     if isinstance(valid, torch.Tensor):
         counts &= valid.bool().expand_as(image).movedim(-3, 0).reshape(channels, -1).numpy()

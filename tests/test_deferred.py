@@ -31,7 +31,7 @@ def scenes(tmp_path):
 
     def make(cls=Rasters, dtype="uint8", nodata=0, kind=None, **options):
         for i in range(2):
-            data = np.random.default_rng(i).integers(1, 200, (2 if cls is Rasters else 1, 90, 110)).astype(dtype)
+            data = np.random.default_rng(i).integers(1, 200, (1 if cls is Labels else 2, 90, 110)).astype(dtype)
             data[:, 20 + i : 30, 10:60] = nodata
             place = gs_place(i)
             write_cog(tmp_path / cls.__name__ / f"{i}.tif", data, nodata=nodata, transform=place, blocksize=128)
@@ -125,6 +125,39 @@ def test_a_module_warps_before_it_normalises(scenes, tmp_path):
                 assert ours[key].shape == theirs[key].shape
                 apart = (ours[key].double() - theirs[key].double()).abs()
                 assert (apart > 1e-3).double().mean() < 1e-3, key
+
+
+def test_a_wrapped_datasets_own_transform_is_found(scenes, tmp_path):
+    class Owning(Rasters):
+        @staticmethod
+        def device_transform(batch):
+            return {**batch, "image": torch.zeros_like(batch["image"])}
+
+    dataset = gs.DeviceWarp(scenes(Owning))
+    data = gs.GeoDataModule(train=dataset, patch_size=16, batch_size=2, length=2)
+    data.setup("fit")
+    assert data._device_transform("train", 0) is Owning.device_transform
+
+
+def test_statistics_and_maps_are_the_cpus(scenes, tmp_path):
+    class Identity(pl.LightningModule):
+        def predict_step(self, batch, _):
+            return batch["image"]
+
+    dataset, maps = scenes(valid=True), []
+    for each in (dataset, gs.DeviceWarp(dataset)):
+        found = gs.estimate_statistics(each, side=40)
+        assert found.mean == pytest.approx(gs.estimate_statistics(dataset, side=40).mean)
+        quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
+        writer = gs.PredictionWriter(tmp_path / f"maps{len(maps)}")
+        data = gs.GeoDataModule(predict=each, patch_size=32, batch_size=4)
+        pl.Trainer(accelerator="cpu", callbacks=[writer], default_root_dir=tmp_path, **quiet).predict(
+            Identity(), datamodule=data, return_predictions=False
+        )
+        maps.append([gs.read(str(path)).data for path in writer.written])
+    for one, other in zip(*maps, strict=True):
+        assert np.array_equal(np.isnan(one), np.isnan(other))
+        assert np.mean(np.abs(np.nan_to_num(one - other)) > 1e-5) < 1e-3
 
 
 def test_places_follow_a_new_grid(scenes):
