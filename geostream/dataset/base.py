@@ -6,6 +6,7 @@ import abc
 import copy
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -46,9 +47,8 @@ def parse_res(res: float | tuple[float, float]) -> tuple[float, float]:
     Raises:
         ConfigError: it is neither a positive number nor two of them.
     """
-    pair = (res, res) if isinstance(res, int | float) else tuple(res)
     try:
-        x, y = (float(side) for side in pair)
+        x, y = (float(side) for side in ((res, res) if isinstance(res, int | float | np.number) else res))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"res={res!r}: pass a pixel size in CRS units, or one for x and one for y") from error
     if not (0 < x < float("inf") and 0 < y < float("inf")):

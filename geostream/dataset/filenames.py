@@ -41,7 +41,8 @@ def period(text: str, date_format: str) -> tuple[pd.Timestamp, pd.Timestamp]:
     try:
         start = instant(pd.to_datetime(text, format=date_format))
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{text!r} does not follow date_format={date_format!r}: {error}") from error
+        why = str(error).partition("\n")[0]  # pandas goes on about options of its own
+        raise ConfigError(f"{text!r} does not follow date_format={date_format!r}: {why}") from error
     codes = set(re.findall(r"%-?([A-Za-z])", date_format.replace("%%", "")))
     if not codes & set("YyGcxDFs"):
         return pd.Timestamp.min, pd.Timestamp.max
@@ -77,7 +78,7 @@ class FilenamePattern:
         """When the scene was taken: from ``date``, or ``start`` and ``stop``, else ``default``; naive UTC.
 
         Raises:
-            ConfigError: the name's date does not follow ``date_format``.
+            ConfigError: the name's date does not follow ``date_format``, or it stops before it starts.
         """
         match = self._regex.match(basename(url))
         groups = {} if match is None else match.groupdict()
@@ -85,9 +86,16 @@ class FilenamePattern:
         if first is None or last is None:
             return instant(default[0]), instant(default[1])
         try:
-            return period(first, self._format)[0], period(last, self._format)[1]
+            begin, end = period(first, self._format)[0], period(last, self._format)[1]
         except ConfigError as error:
             raise ConfigError(f"{redact(url)}: {error}", url=url) from error
+        if begin > end:
+            raise ConfigError(
+                f"{redact(url)}: its name says that the scene starts at {begin} and stops at {end}, before that: check "
+                "the groups start and stop of filename_regex, and date_format",
+                url=url,
+            )
+        return begin, end
 
     def with_band(self, url: str, band: str) -> str:
         """The file of the same scene that holds ``band``: the name with its ``band`` group replaced."""

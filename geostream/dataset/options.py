@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from rasterio.enums import Resampling
 
@@ -44,7 +45,7 @@ class PixelOptions:
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype != "native" and not isinstance(self.dtype, torch.dtype):
             raise ConfigError(f"dtype={self.dtype!r}: pass a torch dtype, or 'native' for the files' own")
-        if self.fill is not None and not isinstance(self.fill, int | float):
+        if self.fill is not None and not isinstance(self.fill, int | float | np.number):
             raise ConfigError(f"fill={self.fill!r}: pass a number")
         _choose("mosaic", self.mosaic, (*POLICIES, *_BY_TIME))
         _choose("on_error", self.on_error, _ON_ERROR)

@@ -61,3 +61,12 @@ def test_the_band_is_replaced_in_the_name_alone(url, expected):
 def test_a_broken_expression_is_refused():
     with pytest.raises(ConfigError, match="filename_regex"):
         FilenamePattern("(", "%Y")
+
+
+def test_a_name_that_stops_before_it_starts_is_named():
+    pattern = FilenamePattern(r"a_(?P<start>\d{8})_(?P<stop>\d{8})", "%Y%m%d")
+    with pytest.raises(ConfigError, match=r"a_20230201_20230131\.tif.*before that"):
+        pattern.times("/data/a_20230201_20230131.tif", (pd.Timestamp.min, pd.Timestamp.max))
+    with pytest.raises(ConfigError, match="does not follow") as caught:
+        pattern.times("/data/a_20231301_20230131.tif", (pd.Timestamp.min, pd.Timestamp.max))
+    assert "\n" not in str(caught.value)

@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import shapely
 import torch
@@ -102,3 +103,18 @@ def test_a_crs_that_makes_no_sense_leaves_all_as_it_was(images, value):
         images.crs = value
     assert images.index is before[0]
     assert images.res == before[1]
+
+
+@pytest.mark.parametrize("res", [20, np.float32(20), np.int64(20), (20, 20.0), [20, 20], np.array([20, 20])])
+def test_a_resolution_may_be_any_number_or_two_of_them(archive, res):
+    assert Images(archive.root, res=res).res == (20.0, 20.0)
+    images = Images(archive.root)
+    images.res = res
+    assert (images.bounds[0].step, images.bounds[1].step) == images.res == (20.0, 20.0)
+
+
+@pytest.mark.parametrize("res", ["20", None, (1, 2, 3), 0, -1, float("nan"), (10, float("inf")), object()])
+def test_what_is_no_resolution_is_refused(images, res):
+    with pytest.raises(gs.ConfigError, match="pixel size"):
+        images.res = res
+    assert images.res == (RES, RES)
