@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from geostream.errors import ConfigError, redact
@@ -62,6 +62,8 @@ class BandFiles:
     """Bands to read, each from its own file; empty where a scene is one file."""
     indexes: tuple[int, ...] | None
     """1-based bands to read from a scene's one file; None for all."""
+    siblings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """For files that are assets of a STAC item, all of its files by the names of its assets: those of bands."""
 
     @classmethod
     def of_class(
@@ -70,10 +72,19 @@ class BandFiles:
         pattern: FilenamePattern,
         bands: Sequence[str | int] | None,
         all_bands: Sequence[str],
+        siblings: Mapping[str, Mapping[str, str]],
         *,
         separate: bool,
     ) -> BandFiles:
         """What a dataset class's attributes say.
+
+        Args:
+            name: the class, for messages.
+            pattern: of its files' names.
+            bands: the bands that the user names, if he does.
+            all_bands: names of the files' bands.
+            siblings: an index's word on which files are one scene, as far as it has one.
+            separate: whether each band has its own file.
 
         Raises:
             ConfigError: bands are unknown, or none are named where each has its own file, or their files are not.
@@ -87,18 +98,30 @@ class BandFiles:
             raise ConfigError(f"{name}.separate_files is True: say which bands there are in all_bands, or pass bands=")
         if all_bands:
             _check_known(name, wanted, all_bands)
-        if len(wanted) > 1 and not pattern.names_band:
+        if len(wanted) > 1 and not pattern.names_band and not siblings:
             raise ConfigError(
                 f"{name}.separate_files is True, but filename_regex has no group 'band' that says where a file's name "
                 "holds its band: write (?P<band>…) there"
             )
-        return cls(pattern, wanted, None)
+        return cls(pattern, wanted, None, siblings)
 
     def parts(self, url: str) -> list[Part]:
         """Files, with bands, that make up the channels of the scene listed as ``url``."""
         if not self.bands:
             return [(url, self.indexes)]
+        if url in self.siblings:
+            return [(self._asset(url, band), None) for band in self.bands]
         return [(self.pattern.with_band(url, band), None) for band in self.bands]
+
+    def _asset(self, url: str, band: str) -> str:
+        there = self.siblings[url]
+        if band not in there:
+            raise ConfigError(
+                f"{redact(url)}: its STAC item has no asset {band!r} in the index, only {sorted(there)}: name others "
+                "in bands=, or build the index with assets= that hold them",
+                url=url,
+            )
+        return there[band]
 
     def scenes(self, urls: Sequence[str]) -> list[str]:
         """One file for each scene: of files that differ in their band alone, the first one wanted that was listed."""

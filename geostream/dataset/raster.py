@@ -163,8 +163,9 @@ class RasterDataset(GeoDataset):
         self._options = PixelOptions(valid, dtype, kernel, fill, mosaic, on_error)
         self._access = Access(storage_options, fs, transport=transport, sign=sign)
         pattern = FilenamePattern(self.filename_regex, self.date_format)
+        siblings = index.scenes.siblings() if index is not None and self.separate_files else {}
         self._band_files = BandFiles.of_class(
-            type(self).__name__, pattern, bands, self.all_bands, separate=self.separate_files
+            type(self).__name__, pattern, bands, self.all_bands, siblings, separate=self.separate_files
         )
         urls = self._find_scenes(index, probe_sidecars=sidecars)
         self._band_files.check(urls, self._scenes, explicit=bool(bands))

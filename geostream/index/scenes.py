@@ -76,6 +76,17 @@ class IndexedScenes(Mapping[str, Scene]):
     def __contains__(self, url: object) -> bool:
         return url in (self._rows if self._chosen is None else self._chosen)
 
+    def siblings(self) -> dict[str, dict[str, str]]:
+        """For each file that is an asset of a STAC item, all of its files that are here, by the names of its assets."""
+        names = ("url", "item", "asset")
+        items: dict[str, dict[str, str]] = {}
+        found: dict[str, dict[str, str]] = {}
+        for url, item, asset in zip(*(self.table.column(name).to_pylist() for name in names), strict=True):
+            if item is not None and url in self:
+                found[url] = items.setdefault(item, {})
+                found[url][asset] = url
+        return found
+
     def row(self, url: str) -> int:
         """Number of a scene's row in the table."""
         return self._rows[url]

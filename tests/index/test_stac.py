@@ -9,6 +9,7 @@ import geopandas
 import pandas as pd
 import pytest
 import shapely
+from affine import Affine
 
 import geostream as gs
 from geostream.stac import Assets, items_of
@@ -178,6 +179,24 @@ def test_tables_of_files(served, tmp_path):
     index.save(tmp_path / "index.parquet")
     with pytest.raises(gs.ConfigError, match="open it with load_index"):
         gs.build_index(tmp_path / "index.parquet")
+
+
+def test_assets_of_an_item_are_the_bands_of_a_scene(served, folder):
+    write_cog(folder / "coarse.tif", count=1, shape=(256, 256), transform=Affine(20, 0, 6e5, 0, -20, 5.3e6), seed=9)
+    one = item(served)
+    one["assets"]["coarse"] = one["assets"]["red"] | {"href": served.url_for("coarse.tif")}
+    index = gs.build_index(one)
+    kind = type("Stac", (gs.RasterDataset,), {"separate_files": True, "all_bands": ("nir", "red", "coarse")})
+    place = slice(600_000, 600_640), slice(5_299_360, 5_300_000)
+    dataset = kind(index=index, bands=("red", "coarse"))
+    assert len(dataset) == 1
+    assert dataset.index.index[0].left == pd.Timestamp("2024-04-19T09:55:49.024")
+    image = dataset[place]["image"]
+    assert (image[0] == gs.RasterDataset(served.url_for("red.tif"))[place]["image"][0]).all()
+    coarse = gs.RasterDataset(served.url_for("coarse.tif"), res=10)[place]["image"][0]
+    assert (image[1] == coarse).all()
+    with pytest.raises(gs.ConfigError, match=r"no asset 'red' in the index, only \['nir'\]"):
+        kind(index=gs.build_index(one, assets="nir"), bands=("nir", "red"))
 
 
 EVERY_FILE = {
