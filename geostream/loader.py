@@ -382,6 +382,12 @@ def _check_samplers(dataset: Any, batch_size: int | None, sampler: Any, batch_sa
         )
     if batch_size is None and batch_sampler is None:
         raise ConfigError("batch_size=None: samples are always read in batches; pass batch_size=1")
+    for outer in (sampler, getattr(batch_sampler, "sampler", None)):
+        if isinstance(getattr(getattr(outer, "dataset", None), "_sampler", None), EpochSampler):  # Lightning's wrapper
+            raise ConfigError(
+                f"a {type(outer).__name__} around the sampler would deal each chip out twice: pass "
+                "Trainer(use_distributed_sampler=False); geostream's samplers deal to ranks themselves"
+            )
     if isinstance(sampler, EpochSampler) and hasattr(sampler, "batch_size"):
         raise ConfigError(f"a {type(sampler).__name__} yields whole batches: pass it as batch_sampler=")
     if isinstance(batch_sampler, EpochSampler) and not hasattr(batch_sampler, "batch_size"):

@@ -142,8 +142,14 @@ def predict(folder, out, ranks, rank):
 
 
 def refused(folder, out, ranks, rank):
-    """A trainer that injects its sampler, with whole batches and with single places."""
+    """A trainer that injects its sampler: with whole batches, with single places, and around a lone loader."""
     messages = []
+    dataset = Images(folder / "images")
+    loader = gs.DataLoader(dataset, sampler=RandomGeoSampler(dataset, CHIP, LENGTH))
+    try:
+        runner(ranks, out, inject=True, max_epochs=1).fit(Model(out), train_dataloaders=loader)
+    except gs.ConfigError as error:
+        messages.append(str(error))
     for sampler in ("batch", lambda dataset: RandomGeoSampler(dataset, CHIP, LENGTH)):
         try:
             runner(ranks, out, inject=True, max_epochs=1).fit(Model(out), datamodule=module(folder, sampler=sampler))

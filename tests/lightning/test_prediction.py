@@ -1,5 +1,7 @@
 """Predictions written as rasters: an identity model gives back the scenes."""
 
+import io
+
 import lightning.pytorch as pl
 import numpy as np
 import pandas as pd
@@ -204,6 +206,26 @@ def test_chips_between_pixels_are_refused(tmp_path):
 
     with pytest.raises(ConfigError, match="GridGeoSampler"):
         predict(tmp_path, Between())
+
+
+class Terminal(io.StringIO):
+    """Standard error of somebody who looks on."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_bar_shows_how_far_writing_is(tmp_path, monkeypatch, progress):
+    seen = Terminal()
+    data = whole(MemoryDataset([scene(0), scene(1, corner=(1000.0, 0.0))]))
+    writer = gs.PredictionWriter(tmp_path / "out", progress=progress, driver="GTiff", blocksize=16)
+    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+    runner = pl.Trainer(accelerator="cpu", callbacks=[writer], default_root_dir=tmp_path, **quiet)
+    monkeypatch.setattr("sys.stderr", seen)
+    runner.predict(Identity(), datamodule=data, return_predictions=False)
+    assert ("Writing predictions: 100%" in seen.getvalue()) == progress
+    assert ("8/8" in seen.getvalue()) == progress, "four strips of each scene"
 
 
 @pytest.mark.parametrize("options", [{"driver": "PNG"}, {"blocksize": 100}, {"blocksize": 64}])

@@ -98,7 +98,7 @@ def test_an_identity_gives_back_every_scene(outcome, ranks):
 def test_a_trainer_that_injects_its_sampler_is_refused(outcome):
     results, _ = outcome
     for rank in results["refused-2"]:
-        assert len(rank["messages"]) == 2
+        assert len(rank["messages"]) == 3
         assert all("use_distributed_sampler=False" in message for message in rank["messages"])
 
 
