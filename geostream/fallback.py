@@ -15,7 +15,7 @@ from rasterio.errors import NotGeoreferencedWarning
 from geostream.errors import DecodeError, HeaderError, redact
 from geostream.header import MaskKind
 from geostream.opener import GDAL_ERRORS, RangeContainer, open_in, open_with_gdal
-from geostream.parse import describe, with_overview_sizes
+from geostream.parse import describe, with_mask_beside, with_overview_sizes
 from geostream.validity import validity
 
 if TYPE_CHECKING:
@@ -67,12 +67,14 @@ class GdalFile:
         """
         with self._open() as dataset:
             header = describe(dataset)
+            beside = [*self._files, *dataset.files]
         if self.copied:
             reason = (
                 f"{header.driver} files are read through GDAL from a temporary copy of at most {COPY_LIMIT >> 20} MiB"
             )
             header = replace(header, reason=reason)
-        return with_overview_sizes(header, lambda level: self._open(overview_level=level))
+        sized = with_overview_sizes(header, lambda level: self._open(overview_level=level))
+        return with_mask_beside(sized, beside)
 
     def prepare(self) -> None:
         """Make the copy if there must be one, so that threads do not each make theirs."""

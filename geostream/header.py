@@ -28,7 +28,7 @@ class MaskKind(enum.Enum):
     ALPHA = "alpha"
     """A band of the raster: valid where it is not 0."""
     EXTERNAL = "external mask"
-    """Known to GDAL alone (a ``.msk`` sidecar, mixed flags): read through rasterio."""
+    """In a ``.msk`` file beside the raster, or flags of several kinds: read through rasterio."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,13 @@ from geostream.ifd import SparseFile
 from geostream.opener import GDAL_ERRORS, SparseSource, open_with_gdal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
 
     from geostream.ifd import SparseBytes
     from geostream.opener import ByteSource
 
-__all__ = ["describe", "parse_tiff", "with_overview_sizes"]
+__all__ = ["describe", "parse_tiff", "with_mask_beside", "with_overview_sizes"]
 
 # tifffile reports oddities of a file through its own logger; what matters to the reader is raised or becomes `reason`.
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)
@@ -55,8 +55,10 @@ def parse_tiff(buffer: SparseBytes, name: str, sidecars: Mapping[str, ByteSource
     files: dict[str, ByteSource] = {name: SparseSource(buffer), **sidecars}
     with open_with_gdal(name, files, driver="GTiff") as dataset:
         header = replace(describe(dataset), total=buffer.total)
+    own_mask = False
     try:
         tables = _Tables.read(buffer)
+        own_mask = bool(tables.masks)
         levels, reason = _levels(tables, header)
     except Exception as error:  # noqa: BLE001 - GDAL opened it: whatever tifffile cannot make sense of, GDAL reads
         levels, reason = (), f"its tile tables do not parse: {error}"
@@ -66,7 +68,13 @@ def parse_tiff(buffer: SparseBytes, name: str, sidecars: Mapping[str, ByteSource
         sizes = tuple((level.image.width, level.image.height) for level in levels[1:])
         return replace(header, levels=levels, reader="geostream", reason="", overviews=sizes)
     sized = with_overview_sizes(header, lambda level: open_with_gdal(name, files, driver="GTiff", overview_level=level))
-    return replace(sized, reason=reason)
+    return replace(sized if own_mask else with_mask_beside(sized, sidecars), reason=reason)
+
+
+def with_mask_beside(header: RasterHeader, names: Iterable[str]) -> RasterHeader:
+    """The header with its mask called external, if GDAL sees one and these names of files beside it have one."""
+    beside = any(name.lower().endswith(".msk") for name in names)
+    return replace(header, mask=MaskKind.EXTERNAL) if beside and header.mask is MaskKind.INTERNAL else header
 
 
 def with_overview_sizes(header: RasterHeader, opened: Callable[[int], AbstractContextManager[Any]]) -> RasterHeader:

@@ -141,6 +141,7 @@ def test_sidecars_are_found_beside_local_files_and_looked_for_on_demand(tmp_path
         info = gs.info(url, sidecars=True)
         assert info["sidecars"] == [f"{url}.msk", f"{url}.ovr", f"{url}.msk.ovr"]
         assert info["requests"] == server.counters.requests
+        assert info["masks"] == gs.info(path)["masks"] == "external mask"
         patch = gs.read(url, sidecars=True)
         np.testing.assert_array_equal(patch.valid, ~holes)
         np.testing.assert_array_equal(patch.data, gs.read(path).data)
@@ -148,6 +149,19 @@ def test_sidecars_are_found_beside_local_files_and_looked_for_on_demand(tmp_path
         for where in (path, url):
             assert gs.info(where, sidecars=True)["overviews"] == []
             assert gs.read(where, sidecars=True, shape=(67, 67)).valid.mean() < 0.6
+
+
+def test_a_mask_beside_a_file_that_gdal_reads_is_external(folder, tmp_path):
+    holes = np.random.default_rng(0).random((SIDE, SIDE)) < 0.5
+    path = tmp_path / "a.png"
+    path.write_bytes((folder / "a.png").read_bytes())
+    with rasterio.open(path, "r+") as dataset:
+        dataset.write_mask(~holes)
+    assert (tmp_path / "a.png.msk").exists()
+    with RangeServer(tmp_path) as server:
+        for url in (path, server.url_for("a.png")):
+            assert gs.info(url, sidecars=True)["masks"] == "external mask"
+            np.testing.assert_array_equal(gs.read(url, sidecars=True).valid, ~holes)
 
 
 def test_many_files_at_once_do_not_wait_for_each_other(folder):
