@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import geopandas as gpd
 import numpy as np
@@ -27,7 +27,7 @@ _NUMBERS = ("xmin", "xmax", "xres", "ymin", "ymax", "yres")
 _TIMES = ("tmin", "tmax")
 _BATCH = "batch"
 
-Windows = gpd.GeoDataFrame | str | os.PathLike[str]
+Windows: TypeAlias = "gpd.GeoDataFrame | str | os.PathLike[str]"
 """A table as `windows` makes it, or the path of the GeoParquet file that it was written to."""
 
 
