@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -133,3 +134,22 @@ def _alike(first: Any, second: Any) -> bool:
             and np.array_equal(first.numpy(), second.numpy(), equal_nan=first.is_floating_point())
         )
     return bool(first == second)
+
+
+class Prepared(torch.utils.data.Dataset[Any]):
+    """A dataset that crosses into spawned workers where TorchGeo cannot be imported without this folder's help."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, query: Any) -> Any:
+        return self.dataset[query]
+
+    def __getstate__(self) -> bytes:
+        return pickle.dumps(self.dataset)
+
+    def __setstate__(self, state: bytes) -> None:
+        from conftest import _import_torchgeo
+
+        _import_torchgeo()
+        self.dataset = pickle.loads(state)

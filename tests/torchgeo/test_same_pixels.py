@@ -34,6 +34,10 @@ def check(pair, window, key, outside=0.5):
         ("int16", {"nodata": -99, "compress": "LZW"}),
         ("float32", {"predictor": 3}),
         ("float32", {"nodata": float("nan")}),
+        ("int8", {}),
+        ("int32", {"nodata": -5}),
+        ("uint32", {}),
+        ("float64", {"nodata": -1.5}),
         ("uint8", {"blocksize": None}),
         ("uint8", {"mask": np.indices(SHAPE).sum(0) % 7 > 0}),
     ],
@@ -41,6 +45,24 @@ def check(pair, window, key, outside=0.5):
 def test_images(theirs, window, tmp_path, dtype, options):
     write_cog(tmp_path / "a.tif", shape=SHAPE, dtype=dtype, **{"blocksize": 128, **options})
     check(both(theirs, tmp_path, filename_glob="*.tif"), window, "image")
+
+
+def test_images_with_an_alpha_band(theirs, window, tmp_path):
+    data = np.random.default_rng(0).integers(0, 255, (4, *SHAPE), np.uint8)
+    data[3] = np.where(np.indices(SHAPE).sum(0) % 7 > 1, 255, 0)
+    write_cog(tmp_path / "a.tif", data, alpha=True, driver="GTiff", blocksize=128)
+    check(both(theirs, tmp_path, filename_glob="*.tif"), window, "image")
+
+
+def test_masks_with_a_colour_map(theirs, window, tmp_path):
+    data = np.random.default_rng(0).integers(0, 9, (1, *SHAPE), np.uint8)
+    colors = {value: (20 * value, 255 - value, 7, 255) for value in range(9)}
+    write_cog(tmp_path / "a.tif", data, colormap=colors, blocksize=128)
+    pair = both(theirs, tmp_path, filename_glob="*.tif", is_image=False)
+    check(pair, window, "mask")
+    known = pair[0].cmap  # 0.8 keeps the file's own dict
+    expected = np.array(list(known.values())) / 255 if isinstance(known, dict) else known.colors
+    assert np.allclose(pair[1].cmap.colors, expected)
 
 
 @pytest.mark.parametrize("options", [{}, {"nodata": 255}])
