@@ -37,6 +37,8 @@ MAX_TILE_BYTES = 2**30
 MAX_STRIP_BYTES = 2**24
 """Bytes of a decoded strip beyond which a window is better read by GDAL, line by line where the compression allows."""
 _REDUCED, _MASK = 1, 4
+_READ_AS = {"complex_int16": "complex64"}
+"""GDAL's pixel types that NumPy does not have, and what rasterio reads them as."""
 _UNSIGNED = (3, 4, 13, 16, 18)
 """TIFF types of 16, 32 and 64 bits in which libtiff takes offsets."""
 
@@ -161,7 +163,7 @@ def _common_dtype(names: tuple[str, ...]) -> np.dtype[Any]:
     if not names:
         raise HeaderError("it holds no bands; name one of its subdatasets")
     try:
-        return np.result_type(*{np.dtype(name) for name in names})
+        return np.result_type(*{np.dtype(_READ_AS.get(name, name)) for name in names})
     except TypeError:
         raise HeaderError(f"its pixel type {names[0]} is not supported") from None
 

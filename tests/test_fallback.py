@@ -151,6 +151,23 @@ def test_sidecars_are_found_beside_local_files_and_looked_for_on_demand(tmp_path
             assert gs.read(where, sidecars=True, shape=(67, 67)).valid.mean() < 0.6
 
 
+@pytest.mark.parametrize("options", [{}, {"tiled": True, "compress": "deflate"}, {"interleave": "band"}])
+def test_complex_integers_are_complex_numbers(tmp_path, options):
+    parts = np.random.default_rng(0).integers(-999, 999, (2, 2, 90, 100))
+    data = (parts[0] + 1j * parts[1]).astype(np.complex64)
+    path = tmp_path / "a.tif"
+    profile = {"driver": "GTiff", "width": 100, "height": 90, "count": 2, "dtype": "complex_int16"}
+    with rasterio.open(path, "w", **profile, **options) as dataset:
+        dataset.write(data)
+    with RangeServer(tmp_path) as server:
+        for url in (path, server.url_for("a.tif")):
+            assert gs.info(url)["dtype"] == "complex64"
+            np.testing.assert_array_equal(gs.read(url, window=(20, 30, 60, 50)).data, data[:, 30:80, 20:80])
+            half = gs.read(url, shape=(45, 50), resampling="average")
+            expected = data.reshape(2, 45, 2, 50, 2).mean(axis=(2, 4))
+            np.testing.assert_allclose(half.data, expected, rtol=1e-5, atol=1e-3)
+
+
 def test_a_mask_beside_a_file_that_gdal_reads_is_external(folder, tmp_path):
     holes = np.random.default_rng(0).random((SIDE, SIDE)) < 0.5
     path = tmp_path / "a.png"
