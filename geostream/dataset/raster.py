@@ -152,7 +152,7 @@ class RasterDataset(GeoDataset):
         transport: Transport = "auto",
         sign: Callable[[str], str] | None = None,
     ) -> None:
-        if not isinstance(self.nodata, int | float | None):
+        if not isinstance(self.nodata, int | float | np.number | None):
             raise ConfigError(f"{type(self).__name__}.nodata is {self.nodata!r}: it must be one number, or None")
         self.paths = paths if isinstance(paths, str | os.PathLike) else each_path(paths)
         self.bands: Sequence[str] | Sequence[int] = bands or self.all_bands

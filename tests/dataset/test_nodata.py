@@ -106,6 +106,13 @@ def test_a_value_of_an_instance_of_the_class_and_nan(tmp_path):
     assert np.array_equal(nans(tmp_path, valid=True)[WHOLE]["mask_valid"], ~np.isnan(data))
 
 
+def test_numpy_s_numbers_are_numbers(tmp_path):
+    write_cog(tmp_path / "a.tif", pixels(0), **PLACE)
+    numpys = type("NumPys", (gs.RasterDataset,), {"nodata": np.uint8(7)})
+    filled = numpys(tmp_path, fill=np.float32(-1))[WHOLE]["image"]
+    assert torch.equal(filled, Sevens(tmp_path, fill=-1)[WHOLE]["image"])
+
+
 def test_what_is_no_number_is_refused(tmp_path):
     write_cog(tmp_path / "a.tif", pixels(0), **PLACE)
     with pytest.raises(gs.ConfigError, match="nodata"):
