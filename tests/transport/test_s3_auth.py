@@ -128,6 +128,19 @@ def test_who_may_not_read_is_told_what_to_check(store, access_of):
             assert reader[1] not in str(caught.value)
 
 
+def test_a_profile_signs_and_the_requester_pays(store, access_of, tmp_path, monkeypatch):
+    key, secret = store[1]
+    file = tmp_path / "credentials"
+    file.write_text(f"[reader]\naws_access_key_id={key}\naws_secret_access_key={secret}\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    access = access_of(profile="reader", requester_pays=True)
+    for start in range(3):
+        assert run(get_range("s3://private/scenes/a.tif", access, start, start + 10)).bytes == DATA[start : start + 10]
+    with pytest.raises(ReadError, match="other"):
+        run(get_range("s3://private/scenes/a.tif", access_of(profile="other"), 0, 10))
+
+
 def test_no_keys_at_all(access_of, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ReadError, match="anon=True"):
