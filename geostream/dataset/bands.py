@@ -91,6 +91,8 @@ class BandFiles:
         """
         if isinstance(bands, str):
             raise ConfigError(f"bands={bands!r}: pass a sequence, such as bands=[{bands!r}]")
+        if bands is not None and len(bands) == 0:
+            raise ConfigError(f"bands={bands!r} names none: leave bands out to read all")
         if not separate:
             return cls(pattern, (), band_indexes(name, bands, all_bands))
         wanted = tuple(map(str, bands or all_bands))

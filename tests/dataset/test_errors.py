@@ -67,6 +67,12 @@ def test_bands_that_nobody_knows(archive):
         Labels(archive.root, bands=["R"])
     with pytest.raises(gs.ConfigError, match=r"img_a.*has 3 bands"):
         gs.RasterDataset(archive.img_a, bands=[4])
+    for bands in ([], ()):
+        with pytest.raises(gs.ConfigError, match="names none"):
+            Images(archive.root, bands=bands)
+    for bands in ("R", "RGB"):  # text is a sequence, of letters
+        with pytest.raises(gs.ConfigError, match="pass a sequence"):
+            Images(archive.root, bands=bands)
 
 
 def test_files_of_differing_band_counts_are_both_named(archive):
