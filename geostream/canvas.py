@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from geostream.accounting import stats
+from geostream.everywhere import everywhere, is_everywhere
 from geostream.header import MaskKind
 from geostream.plan import tiles_under
 from geostream.validity import differs_from_nodata
@@ -80,9 +81,13 @@ class Canvas:
             column, row = job.offset
             part = np.s_[:, row : row + job.window.height, column : column + job.window.width]
             self._window_data = self._data[part]
+            whole = self._window_data.shape == shape
+            if whole and out is not None and header.mask is MaskKind.ALL_VALID and stored == tiles_under(job):
+                self._valid = self._window_valid = everywhere((planes, *shape[1:]))
+                return
             self._valid = np.empty((planes, *shape[1:]), bool)
             self._window_valid = self._valid[part]
-            if self._window_data.shape != shape:
+            if not whole:
                 self._put_fill(self._data)
                 self._valid[...] = False
         if stored < tiles_under(job):
@@ -183,7 +188,9 @@ class Canvas:
             data[place] = resample(self._window_data[[place]], np.ones_like(self._window_valid), *how)[0][0]
         if not self._by_nodata:
             valid = valid[:1]  # one mask holds for all bands
-        if not valid.all():
+        if job.request.out is None and not valid.flags.writeable:
+            valid = valid.copy()  # it is the reader's own
+        if not is_everywhere(valid):
             np.copyto(data, self._fill[:, None, None], where=~valid)
         with np.errstate(invalid="ignore"):  # as in `_put_fill`
             self._data[...] = data

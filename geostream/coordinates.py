@@ -19,12 +19,11 @@ import numpy as np
 from pyproj import Transformer
 
 from geostream.errors import ConfigError
-from geostream.grid import same_crs
+from geostream.grid import relative_transform, same_crs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from affine import Affine
     from numpy.typing import NDArray
     from pyproj import CRS
 
@@ -206,14 +205,14 @@ def grid_scale(src: Grid, dst: Grid) -> tuple[float, float]:
         ConfigError: as `source_coordinates`.
     """
     if same_crs(src.crs, dst.crs) and not src.curved:
-        return _scale_of_affine(_relative(src.transform, dst.transform))
+        return _scale_of_affine(relative_transform(src.transform, dst.transform))
     if max(dst.width, dst.height) <= _BLOCK:
         return source_coordinates(src, dst).scale
     return _scale_of_mapping(_projected_mapping(src, dst), dst)
 
 
 def _affine_coordinates(src: Grid, dst: Grid) -> Coordinates:
-    a, b, c, d, e, f = relative = _relative(src.transform, dst.transform)
+    a, b, c, d, e, f = relative = relative_transform(src.transform, dst.transform)
     shape = dst.height, dst.width
     x, y = np.arange(dst.width) + 0.5, (np.arange(dst.height) + 0.5)[:, None]
     if b == 0 and d == 0:
@@ -221,32 +220,6 @@ def _affine_coordinates(src: Grid, dst: Grid) -> Coordinates:
     else:
         cols, rows = a * x + (b * y + c), d * x + (e * y + f)
     return Coordinates((cols, rows), _scale_of_affine(relative))
-
-
-def _relative(src: Affine, dst: Affine) -> tuple[float, float, float, float, float, float]:
-    """Coefficients (a, b, c, d, e, f) of output pixels -> source pixels.
-
-    The origins are subtracted first: composing the transforms as they are would lose digits to large coordinates.
-    """
-    x, y = dst.c - src.c, dst.f - src.f
-    if src.b == 0 and src.d == 0:  # dividing rounds once, multiplying with an inverse twice
-        return dst.a / src.a, dst.b / src.a, x / src.a, dst.d / src.e, dst.e / src.e, y / src.e
-    ia, ib, id_, ie = _inverse_linear(src)
-    return (
-        ia * dst.a + ib * dst.d,
-        ia * dst.b + ib * dst.e,
-        ia * x + ib * y,
-        id_ * dst.a + ie * dst.d,
-        id_ * dst.b + ie * dst.e,
-        id_ * x + ie * y,
-    )
-
-
-def _inverse_linear(t: Affine) -> tuple[float, float, float, float]:
-    if t.b == 0 and t.d == 0:
-        return 1 / t.a, 0.0, 0.0, 1 / t.e
-    det = t.a * t.e - t.b * t.d
-    return t.e / det, -t.b / det, -t.d / det, t.a / det
 
 
 def _scale_of_affine(relative: tuple[float, float, float, float, float, float]) -> tuple[float, float]:

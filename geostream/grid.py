@@ -124,7 +124,11 @@ class Grid:
     @property
     def bounds(self) -> Bounds:
         """Box around the four corners."""
-        corners = [self.transform @ (c, r) for c in (0, self.width) for r in (0, self.height)]
+        t = self.transform
+        if t.b == 0 and t.d == 0:  # which is so for every query, and affine's products take their time
+            across, down = (t.c, t.a * self.width + t.c), (t.f, t.e * self.height + t.f)
+            return min(across), min(down), max(across), max(down)
+        corners = [t @ (c, r) for c in (0, self.width) for r in (0, self.height)]
         xs, ys = [x for x, _ in corners], [y for _, y in corners]
         return min(xs), min(ys), max(xs), max(ys)
 
@@ -165,10 +169,10 @@ class Grid:
         """
         if not same_crs(self.crs, other.crs):
             return None
-        relative = ~self.transform @ other.transform
-        col, row = round(relative.c), round(relative.f)
+        a, b, c0, d, e, f0 = relative_transform(self.transform, other.transform)
+        col, row = round(c0), round(f0)
         for c, r in ((0, 0), (other.width, 0), (0, other.height), (other.width, other.height)):
-            x, y = relative @ (c, r)
+            x, y = a * c + b * r + c0, d * c + e * r + f0
             if abs(x - c - col) > PASTE_TOLERANCE or abs(y - r - row) > PASTE_TOLERANCE:
                 return None
         return Window(col, row, other.width, other.height)
@@ -179,6 +183,32 @@ class Grid:
         xmin, ymin, xmax, ymax = bounds
         width, height = pixel_count(xmax - xmin, res[0]), pixel_count(ymax - ymin, res[1])
         return cls(width, height, Affine(res[0], 0.0, xmin, 0.0, -res[1], ymax), crs)
+
+
+def relative_transform(src: Affine, dst: Affine) -> tuple[float, float, float, float, float, float]:
+    """Coefficients (a, b, c, d, e, f) of the pixels of ``dst`` -> those of ``src``.
+
+    The origins are subtracted first: composing the transforms as they are would lose digits to large coordinates.
+    """
+    x, y = dst.c - src.c, dst.f - src.f
+    if src.b == 0 and src.d == 0:  # dividing rounds once, multiplying with an inverse twice
+        return dst.a / src.a, dst.b / src.a, x / src.a, dst.d / src.e, dst.e / src.e, y / src.e
+    ia, ib, id_, ie = _inverse_linear(src)
+    return (
+        ia * dst.a + ib * dst.d,
+        ia * dst.b + ib * dst.e,
+        ia * x + ib * y,
+        id_ * dst.a + ie * dst.d,
+        id_ * dst.b + ie * dst.e,
+        id_ * x + ie * y,
+    )
+
+
+def _inverse_linear(t: Affine) -> tuple[float, float, float, float]:
+    if t.b == 0 and t.d == 0:
+        return 1 / t.a, 0.0, 0.0, 1 / t.e
+    det = t.a * t.e - t.b * t.d
+    return t.e / det, -t.b / det, -t.d / det, t.a / det
 
 
 def pixel_count(extent: float, step: float) -> int:

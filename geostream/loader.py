@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -264,8 +262,6 @@ class _InFlight(Iterator[Any]):
         self._queries: Iterator[list[Any]] | None = iter(loader.batch_sampler or ())
         budget = _PREFETCH_BYTES if loader.prefetch_bytes is None else loader.prefetch_bytes
         self._ahead = LookAhead(loader.prefetch_batches, budget * 2 // _SHARES)
-        self._counted = stats()
-        self._clock = time.perf_counter()
 
     def __next__(self) -> Any:
         self._fill()
@@ -285,7 +281,7 @@ class _InFlight(Iterator[Any]):
             self.close()
             raise
         batch = self._loader.collate_fn(samples)
-        self._learn(waited=waited, size=_nbytes(batch))
+        self._ahead.delivered(waited=waited, cost=_nbytes(batch))
         return _pinned(batch) if self._loader.pin_memory and torch.cuda.is_available() else batch
 
     def __del__(self) -> None:
@@ -319,14 +315,6 @@ class _InFlight(Iterator[Any]):
             return error
         self._ahead.started(getattr(read, "nbytes", 0))
         return read
-
-    def _learn(self, *, waited: bool, size: int) -> None:
-        now, counted = time.perf_counter(), stats()
-        since = counted - self._counted
-        threads = os.cpu_count() or 1
-        busy = since.decode_seconds / ((now - self._clock) * threads)
-        self._ahead.delivered(waited=waited, busy=busy, cost=size)
-        self._clock, self._counted = now, counted
 
 
 @dataclass(slots=True)

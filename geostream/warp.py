@@ -38,6 +38,7 @@ import numpy as np
 
 from geostream.bilinear import counted, interpolate
 from geostream.coordinates import Coordinates, Lattice, grid_scale, source_coordinates
+from geostream.everywhere import everywhere, is_everywhere
 from geostream.grid import Window
 from geostream.kernels import (
     BILINEAR,
@@ -225,9 +226,9 @@ def resample(data: Array, valid: Bools, coords: Coordinates, window: Window, res
     """
     kernel = kernel_named(resampling)
     shape = data.shape[0], *coords.shape
-    stock = _Stock(data, None if valid.all() else valid, window, kernel, _kernel_scale(coords, kernel))
+    stock = _Stock(data, None if is_everywhere(valid) else valid, window, kernel, _kernel_scale(coords, kernel))
     if isinstance(coords.places, Lattice) and stock.is_plain(coords):
-        return round_within(stock.plain(coords.places), data.dtype), np.ones(shape, bool)
+        return round_within(stock.plain(coords.places), data.dtype), everywhere(shape)
     out, out_valid = np.empty(shape, data.dtype), np.empty(shape, bool)
     for lines in _chunks(*coords.shape):
         _resample_lines(stock, _Places.of(coords, kernel, lines), out[:, lines], out_valid[:, lines])

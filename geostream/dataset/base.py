@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyproj import CRS
 
     from geostream.borders import Border
+    from geostream.dataset.asked import AskedBefore
     from geostream.dataset.compose import IntersectionDataset, UnionDataset
     from geostream.dataset.query import GeoSlice
 
@@ -92,6 +93,7 @@ class GeoDataset(PlannedBatches, Dataset[Sample], abc.ABC):
     """Where the dataset's files are."""
     _res: tuple[float, float] = (0.0, 0.0)
     _lookup: SceneLookup | None = None
+    _kept_answers: AskedBefore | None = None
     _origin: Origin | None = None
 
     filename_glob: str = "*"
@@ -199,7 +201,7 @@ class GeoDataset(PlannedBatches, Dataset[Sample], abc.ABC):
         return self._lookup
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lookup"}
+        return {name: value for name, value in self.__dict__.items() if name not in {"_lookup", "_kept_answers"}}
 
     def _owns_validity(self) -> bool:
         """Whether a ``mask_valid`` in the samples is there for the user, not for a union around the dataset."""

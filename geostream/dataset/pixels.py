@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from geostream.everywhere import everywhere, is_everywhere
 from geostream.mosaic import Mosaic
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def channel_validity(patches: Sequence[Patch]) -> NDArray[np.bool_]:
 def _joined_validity(layers: Sequence[Layer]) -> NDArray[np.bool_]:
     if len(layers) == 1:
         return layers[0].valid
+    if all(is_everywhere(layer.valid) for layer in layers):
+        return everywhere((1, *layers[0].data.shape[1:]))
     return np.concatenate([np.broadcast_to(layer.valid, layer.data.shape) for layer in layers])
 
 
@@ -135,7 +138,7 @@ def to_tensor(layer: Layer, fill: Sequence[float], dtype: torch.dtype | None) ->
         with np.errstate(invalid="ignore"):  # NaN has no integer; where it stands for no data it is filled below
             pixels = np.ascontiguousarray(layer.data.astype(target))
         tensor = torch.from_numpy(pixels)
-    if not layer.valid.all():
+    if not is_everywhere(layer.valid):
         values = np.array([_castable(value, target) for value in fill]).astype(target)
         np.copyto(pixels, values[:, None, None], where=~layer.valid)
     return tensor if dtype is None else tensor.to(dtype)

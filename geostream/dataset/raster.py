@@ -15,6 +15,7 @@ from rasterio.enums import Resampling
 from torch import Tensor
 
 from geostream.accounting import stats
+from geostream.dataset.asked import Asked, AskedBefore
 from geostream.dataset.bands import BandFiles
 from geostream.dataset.base import GeoDataset, bounds_tensor, parse_res
 from geostream.dataset.filenames import FilenamePattern
@@ -253,13 +254,13 @@ class RasterDataset(GeoDataset):
             QueryError: nothing lies there.
             ReadError, DecodeError, HeaderError: a file cannot be read.
         """
-        parsed = self._query(query)
-        grid = self._grid(parsed)
-        dates = self._dates(parsed, grid)
-        layers = self._layers(dates, grid)
+        asked = self._answers.take(query, self.res, id(self.border)) or self._asked(query)
+        grid, dates = asked.grid, asked.dates
+        layers = self._layers(asked)
+        t = grid.transform
         sample: Sample = {
-            "bounds": bounds_tensor(parsed),
-            "transform": torch.tensor(tuple(grid.transform), dtype=torch.float64),
+            "bounds": bounds_tensor(asked.query),
+            "transform": torch.tensor((t.a, t.b, t.c, t.d, t.e, t.f, t.g, t.h, t.i), dtype=torch.float64),
         }
         pixels = [
             to_tensor(layer, self._fills(rows), self._output_dtype()) for layer, rows in zip(layers, dates, strict=True)
@@ -294,10 +295,21 @@ class RasterDataset(GeoDataset):
             ConfigError: the query is malformed.
             QueryError: nothing lies there.
         """
+        asked = self._asked(query)
+        self._answers.keep(asked, query, self.res, id(self.border))
+        return [request for requests in asked.requests.values() for request in requests]
+
+    @property
+    def _answers(self) -> AskedBefore:
+        if self._kept_answers is None or self._kept_answers.lookup is not self._scene_lookup:
+            self._kept_answers = AskedBefore(self._scene_lookup)
+        return self._kept_answers
+
+    def _asked(self, query: GeoSlice) -> Asked:
         parsed = self._query(query)
         grid = self._grid(parsed)
         dates = self._dates(parsed, grid)
-        return [request for requests in self._requests_of_rows(dates, grid).values() for request in requests]
+        return Asked(parsed, grid, dates, self._requests_of_rows(dates, grid))
 
     def _grid(self, query: Query) -> Grid:
         """The sample's pixels: north up, or where files have no georeferencing, as they lie."""
@@ -360,9 +372,9 @@ class RasterDataset(GeoDataset):
         scene = self._scenes.get(url)
         return None if scene is not None and bands == tuple(range(1, scene.count + 1)) else bands
 
-    def _layers(self, dates: Sequence[Sequence[int]], grid: Grid) -> list[Layer]:
+    def _layers(self, asked: Asked) -> list[Layer]:
         """Each date's pixels, from what was read ahead or else read now."""
-        per_row = self._requests_of_rows(dates, grid)
+        per_row = asked.requests
         flat = iter(fetch([request for requests in per_row.values() for request in requests]))
         read = {row: [next(flat) for _ in requests] for row, requests in per_row.items()}
         failures = [error for outcomes in read.values() if (error := _first_error(outcomes)) is not None]
@@ -373,7 +385,7 @@ class RasterDataset(GeoDataset):
             drawn = take_drawn(requests)
             if drawn is not None:
                 return [Layer(drawn.numpy(), channel_validity(_patches(outcomes)), drawn)]
-        return [self._layer([read[row] for row in rows], rows[0], grid) for rows in dates]
+        return [self._layer([read[row] for row in rows], rows[0], asked.grid) for rows in asked.dates]
 
     def _handle(self, failures: Sequence[Exception], *, nothing_left: bool) -> None:
         """Do what ``on_error`` says about scenes that failed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 import geopandas as gpd
@@ -98,10 +99,15 @@ class SceneLookup:
 
     def _during(self, time: slice, rows: NDArray[np.intp] | slice = slice(None)) -> NDArray[np.bool_]:
         """Whether each of the rows shares an instant with ``time``."""
-        # as_unit, since NumPy's own conversion overflows at pandas' first instant.
-        start, stop = (end.as_unit("us").to_datetime64().astype(np.int64) for end in (time.start, time.stop))
+        start, stop = _microsecond(time.start), _microsecond(time.stop)
         within: NDArray[np.bool_] = (self._first[rows] <= stop) & (self._last[rows] >= start)
         return within
+
+
+@lru_cache(maxsize=256)  # most queries ask for all of a dataset's time
+def _microsecond(instant: pd.Timestamp) -> int:
+    # as_unit, since NumPy's own conversion overflows at pandas' first instant
+    return int(instant.as_unit("us").to_datetime64().astype(np.int64))
 
 
 def _box(shapes: NDArray[np.object_]) -> Bounds:
