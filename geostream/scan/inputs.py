@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from geostream.errors import ConfigError, redact
+from geostream.errors import ConfigError, NotFoundError, redact
 from geostream.index.entry import Entry, bare_url
 from geostream.scan.documents import read_document
 from geostream.scan.headers import nothing_matches
@@ -71,6 +71,8 @@ class Inputs:
                     f"{entry.key}: two files differ in their query strings alone, which an index does not keep, since "
                     "signatures and tokens stand there"
                 )
+        if not found:
+            raise NotFoundError("there is nothing to index: what was given names no files")
         return [found[key] for key in sorted(found)]
 
     def _found(self, given: Any) -> Iterator[Entry]:
@@ -86,6 +88,10 @@ class Inputs:
                 yield from self._of_paths(values)
 
     def _of_paths(self, paths: list[Any]) -> Iterator[Entry]:
+        if wrong := [path for path in paths if not isinstance(path, str | os.PathLike)]:
+            raise ConfigError(
+                f"a {type(wrong[0]).__name__} is nothing to index: pass paths and URLs, a GeoDataFrame, or STAC items"
+            )
         texts = each_path(paths)
         documents = [text for text in texts if _ending(text) in (*_JSON, *_PARQUET)]
         listed = [text for text in texts if text not in documents]
@@ -96,7 +102,7 @@ class Inputs:
                 yield from self._of_items(_items_in(content, url), url)
             else:
                 yield from self._of_table(_table_in(content, url), url)
-        if not listed and documents:
+        if not listed:
             return
         listing = self._session.run(list_paths(listed, self._glob, self._access, probe=self._probe))
         if not listing.urls:

@@ -278,8 +278,8 @@ def past_the_end(total: int | None, status: int | None = None) -> Final:
 def object_changed(status: int | None = None) -> Final:
     """Build the failure of an object that is not the one whose header was read."""
     return Final(
-        "the object changed while it was being read (its ETag differs)",
-        advice="Build the dataset again so that its headers are read anew",
+        "the object changed since its header was read (its ETag differs)",
+        advice="Update the index, or build the dataset again, so that its header is read anew",
         status=status,
     )
 

@@ -269,6 +269,12 @@ def test_errors_name_every_file_or_are_listed(served, folder, tmp_path):
         gs.build_index(tmp_path / "bad.tif", on_error="skip")
     with pytest.raises(gs.NotFoundError, match="matches"):
         gs.build_index(tmp_path, filename_glob="*.jp2")
+    for nothing in ([], pd.DataFrame({"url": []}), {"type": "FeatureCollection", "features": []}):
+        with pytest.raises(gs.NotFoundError, match="nothing to index"):
+            gs.build_index(nothing)
+    for unlike in (3, [None]):
+        with pytest.raises(gs.ConfigError, match="is nothing to index"):
+            gs.build_index(unlike)
     with pytest.raises(gs.ConfigError, match="on_error"):
         gs.build_index(tmp_path, on_error="ignore")
 
