@@ -128,7 +128,7 @@ def unpack_header(data: bytes, crs: CRS | None, name: str) -> RasterHeader:
         mark, length = _HEAD.unpack_from(raw)
         facts = json.loads(raw[_HEAD.size : _HEAD.size + length])
         header = _header(facts, raw, _HEAD.size + length, crs)
-    except (zlib.error, struct.error, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (zlib.error, struct.error, ValueError, LookupError, TypeError, ArithmeticError, AttributeError) as error:
         raise ConfigError(
             f"{name}: its header in the index is damaged ({error}): build the index again, or open the file itself"
         ) from error

@@ -53,6 +53,18 @@ def test_a_prefix_takes_one_listing_and_one_get_a_file(served):
     assert set(threading.enumerate()) == before
 
 
+def test_hundreds_of_files_take_one_get_each_and_none_to_open_again(folder, tmp_path):
+    with RangeServer({f"many/{number:03d}.tif": folder / NAMES[number % 3] for number in range(300)}) as server:
+        index = gs.build_index(server.s3_url("many/*.tif"), storage_options=server.storage_options)
+        assert (server.counters.get, server.counters.list, server.counters.head) == (300, 1, 0)
+        index.save(tmp_path / "index.parquet")
+        server.reset()
+        dataset = gs.RasterDataset(index=gs.load_index(tmp_path / "index.parquet"))
+        assert len(dataset) == 300
+        assert index.update(storage_options=server.storage_options).changes.kept == 300
+        assert (server.counters.get, server.counters.list) == (0, 1)
+
+
 def test_an_index_opens_without_a_request_and_its_first_chip_costs_only_its_tiles(folder, served, saved):
     index = gs.load_index(saved)
     dataset = gs.RasterDataset(index=index, storage_options=served.storage_options)
