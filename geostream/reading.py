@@ -175,7 +175,7 @@ def info(
         "compression": header.compression,
         "predictor": header.predictor,
         "interleave": header.interleave,
-        "overviews": [round(header.grid.width / width) for width, _ in header.overviews],
+        "overviews": [int(header.grid.width / width + 0.5) for width, _ in header.overviews],  # GDAL goes by columns
         "nodata": header.nodata,
         "masks": header.mask.value,
         "descriptions": header.descriptions,

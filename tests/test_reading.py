@@ -317,6 +317,13 @@ def test_outputs_beyond_all_memory_are_refused_before_anything_is_fetched(folder
         assert used.tiles == 0
 
 
+@pytest.mark.parametrize("shape", [(200, 1), (1, 200), (200, 3), (3, 200), (101, 99), (99, 49)])
+def test_the_factors_of_overviews_are_those_gdal_states(tmp_path, shape):
+    path = write_cog(tmp_path / "a.tif", shape=shape, count=1, driver="GTiff", overviews=[2, 4])
+    with rasterio.open(path) as dataset:
+        assert gs.info(path)["overviews"] == dataset.overviews(1)
+
+
 def test_a_scene_across_the_antimeridian_reads_in_degrees(tmp_path):
     across = Affine(100, 0, 725000, 0, -100, 5000000)  # 180 degrees lie at 735 km there
     path = write_cog(tmp_path / "a.tif", shape=(200, 300), count=1, crs="EPSG:32660", transform=across)
