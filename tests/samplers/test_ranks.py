@@ -5,6 +5,7 @@ import json
 import os
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -24,12 +25,15 @@ from geostream.testing.rasters import write_cog
 RANKS = 2
 
 
-def run(rank, folder):
+def scenes():
+    return [MemoryScene(np.zeros((1, 80, 80), np.uint8), (1000.0 * i, 0.0)) for i in range(3)]
+
+
+def run(rank, folder, ranks):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=RANKS)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=ranks)
     torch.manual_seed(rank)  # every rank has its own random numbers
-    scenes = [MemoryScene(np.zeros((1, 80, 80), np.uint8), (1000.0 * i, 0.0)) for i in range(3)]
-    dataset = MemoryDataset(scenes)
+    dataset = MemoryDataset(scenes())
     loaders = {
         "batch": DataLoader(dataset, batch_sampler=RandomBatchGeoSampler(dataset, 8, 4, length=40)),
         "tile": DataLoader(dataset, batch_sampler=TileBatchGeoSampler(dataset, 8, 4, length=40)),
@@ -47,26 +51,32 @@ def run(rank, folder):
     dist.destroy_process_group()
 
 
-def test_a_process_group_shares_one_order(tmp_path):
-    mp.start_processes(run, (tmp_path,), nprocs=RANKS, start_method="fork")
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(RANKS))
-    for name in first:
-        assert first[name]["state"] == second[name]["state"]
-        assert (first[name]["state"]["epoch"], first[name]["state"]["batches"]) == (3, RANKS)
-        for mine, other in zip(first[name]["epochs"], second[name]["epochs"], strict=True):
-            assert len(mine) == len(other) == first[name]["length"]
-    seed = first["batch"]["state"]["seed"]
-    assert seed != first["random"]["state"]["seed"]
-    scenes = [MemoryScene(np.zeros((1, 80, 80), np.uint8), (1000.0 * i, 0.0)) for i in range(3)]
-    dataset = MemoryDataset(scenes)
-    alone = RandomBatchGeoSampler(dataset, 8, 4, length=40, generator=torch.Generator().manual_seed(seed))
-    for mine, other in zip(first["batch"]["epochs"], second["batch"]["epochs"], strict=True):
-        dealt = [batch for pair in zip(mine, other, strict=True) for batch in pair]
-        assert dealt == [[[x.start, y.stop] for x, y, _ in batch] for batch in alone]
-    for mine, other in zip(first["grid"]["epochs"], second["grid"]["epochs"], strict=True):
-        sets = [{tuple(place) for batch in part for place in batch} for part in (mine, other)]
-        assert len(sets[0] | sets[1]) == 75
-        assert len(sets[0] & sets[1]) == 1, "the last of 75 has no partner, so the first is dealt again"
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_process_group_shares_one_order(tmp_path, ranks):
+    mp.start_processes(run, (tmp_path, ranks), nprocs=ranks, start_method="fork")
+    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]
+    for name, first in told[0].items():
+        assert all(other[name]["state"] == first["state"] for other in told)
+        assert (first["state"]["epoch"], first["state"]["batches"]) == (3, ranks)
+        assert {len(epoch) for other in told for epoch in other[name]["epochs"]} == {first["length"]}
+    seed = told[0]["batch"]["state"]["seed"]
+    assert seed != told[0]["random"]["state"]["seed"]
+    dataset = MemoryDataset(scenes())
+    alone = {
+        "batch": RandomBatchGeoSampler(dataset, 8, 4, length=40),
+        "tile": TileBatchGeoSampler(dataset, 8, 4, length=40),
+    }
+    for name, sampler in alone.items():
+        sampler.load_state_dict({**told[0][name]["state"], "epoch": 0, "position": 0})
+        for shares in zip(*(other[name]["epochs"] for other in told), strict=True):
+            dealt = [batch for batches in zip(*shares, strict=True) for batch in batches]
+            order = [[[x.start, y.stop] for x, y, _ in batch] for batch in sampler]
+            assert dealt == [*order, *order[: len(dealt) - len(order)]], "one order, dealt in turn"
+            assert len(dealt) - len(order) < ranks
+    for shares in zip(*(other["grid"]["epochs"] for other in told), strict=True):
+        chips = [tuple(place) for share in shares for batch in share for place in batch]
+        assert len(set(chips)) == 75
+        assert len(chips) - 75 == -75 % ranks, "the last ones have no partners, so the first are dealt again"
 
 
 class Images(gs.RasterDataset):
