@@ -352,9 +352,11 @@ class StreamedRasters(PlannedBatches, RasterDataset):  # type: ignore[misc]  # T
         return Source(scene.url, self._access, scene.sidecars, getattr(self, "nodata", None), header=scene.header)
 
     def _lookup_of_index(self) -> SceneLookup:
-        if self._lookup is None or not self._lookup.describes(self.index):
-            self._lookup = SceneLookup(self.index)
-        return self._lookup
+        lookup = self._lookup
+        # TorchGeo's crs setter changes the index in place.
+        if lookup is None or not lookup.describes(self.index) or not same_crs(parse_crs(self.crs), lookup.crs):
+            lookup = self._lookup = SceneLookup(self.index)
+        return lookup
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_lookup"}

@@ -128,7 +128,10 @@ def test_another_crs_and_resolution(theirs, urls):
     assert dataset.res == (1e-4, 1e-4)
     assert dataset.crs.to_epsg() == 4326
     dataset = streaming(theirs.NAIP)(urls)
+    assert dataset.requests(next(windows(dataset)))
     dataset.crs = "EPSG:32633"
+    x, y, _ = dataset.bounds
+    assert len(dataset.requests((x, y))) == 2
     x, y, _ = dataset.bounds
     image = dataset[x.start + 300 : x.start + 600 : 10, y.stop - 600 : y.stop - 300 : 10]["image"]
     assert image.shape == (4, 30, 30)
