@@ -49,7 +49,8 @@ class BufferPool:
             if memory is not None:
                 self._bytes -= nbytes
         if memory is None:
-            memory = np.empty(nbytes, np.uint8)  # NumPy asks for huge pages: touching them first takes a tenth of the time
+            # NumPy asks for huge pages, which take a tenth of the time to touch first.
+            memory = np.empty(nbytes, np.uint8)
         return np.asarray(_Lease(memory, self))
 
     def give_back(self, memory: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
