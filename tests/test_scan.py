@@ -10,7 +10,7 @@ import pytest
 import rasterio
 
 import geostream as gs
-from geostream.scan import basename, is_sidecar, list_scenes, name_matches, scan
+from geostream.scan import basename, basenames, is_sidecar, list_scenes, name_matches, names_matching, scan
 from geostream.testing import RangeServer
 from geostream.testing.rasters import write_cog
 from geostream.transport import Access
@@ -153,3 +153,14 @@ def test_other_formats_leave_no_thread_either(tmp_path):
     before = set(threading.enumerate())
     gs.RasterDataset(tmp_path / "a.png")
     assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("glob", ["*", "*.tif", "b/*.tif", "t?.*", "*.xml"])
+@pytest.mark.parametrize(
+    "odd",
+    [[], ["s3://k/t1.tif?sig=1"], ["s3://k/t1.tif.msk"], ["/a/t1.tif.aux.xml", "/a/t1.xml"], ["zip://t1.tif::/z"]],
+)
+def test_names_of_many_files_match_as_those_of_each(glob, odd):
+    urls = ["s3://k/t1.tif", "/a/b/t2.tif", "/a/b/none", *odd, "t3.TIF"]
+    assert basenames(urls) == [basename(url) for url in urls]
+    assert names_matching(urls, glob) == [url for url in urls if name_matches(url, glob)]

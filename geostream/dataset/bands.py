@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from geostream.errors import ConfigError, redact
 from geostream.index import band_counts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from geostream.dataset.filenames import FilenamePattern
     from geostream.index import Scene
@@ -115,6 +119,9 @@ class BandFiles:
             return [(self._asset(url, band), None) for band in self.bands]
         return [(self.pattern.with_band(url, band), None) for band in self.bands]
 
+    def _names(self, url: str) -> list[str]:
+        return [name for name, _ in self.parts(url)]
+
     def _asset(self, url: str, band: str) -> str:
         there = self.siblings[url]
         if band not in there:
@@ -127,13 +134,21 @@ class BandFiles:
 
     def scenes(self, urls: Sequence[str]) -> list[str]:
         """One file for each scene: of files that differ in their band alone, the first one wanted that was listed."""
-        matching = [url for url in urls if self.pattern.matches(url)]
+        matching = self.pattern.matching(urls)
+        if not self.bands:
+            return matching
         listed = set(matching)
         chosen: dict[str, str] = {}
         for url in matching:
-            names = [name for name, _ in self.parts(url)]
+            names = self._names(url)
             chosen.setdefault(names[0], next((name for name in names if name in listed), url))
         return list(chosen.values())
+
+    def files(self, urls: Sequence[str]) -> list[str]:
+        """The files to open, of which some may occur twice: those of scenes and of their bands."""
+        if not self.bands:
+            return list(urls)
+        return [*urls, *(part for url in urls for part, _ in self.parts(url))]
 
     def check(self, urls: Sequence[str], scenes: Mapping[str, Scene], *, explicit: bool) -> None:
         """Check that every scene has the channels that the others have.
@@ -146,8 +161,7 @@ class BandFiles:
         Raises:
             ConfigError: two files differ in their number of bands, or one lacks a band that is to be read.
         """
-        for position in range(max(1, len(self.bands))):
-            files = [self.parts(url)[position][0] for url in urls]
+        for files in [urls] if not self.bands else zip(*map(self._names, urls), strict=True):
             counts = band_counts(scenes, files)
             if self.indexes is not None:
                 _check_indexes(files, counts, self.indexes)
@@ -155,21 +169,19 @@ class BandFiles:
                 _check_counts(files, counts)
 
 
-def _check_indexes(urls: Sequence[str], counts: Sequence[int], indexes: tuple[int, ...]) -> None:
-    for url, count in zip(urls, counts, strict=True):
-        if max(indexes) > count:
-            raise ConfigError(
-                f"{redact(url)} has {count} bands, but bands {list(indexes)} are to be read: correct bands= or "
-                "all_bands, or narrow filename_glob",
-                url=url,
-            )
+def _check_indexes(urls: Sequence[str], counts: NDArray[np.int64], indexes: tuple[int, ...]) -> None:
+    for at in np.flatnonzero(counts < max(indexes)).tolist():
+        raise ConfigError(
+            f"{redact(urls[at])} has {counts[at]} bands, but bands {list(indexes)} are to be read: correct bands= or "
+            "all_bands, or narrow filename_glob",
+            url=urls[at],
+        )
 
 
-def _check_counts(urls: Sequence[str], counts: Sequence[int]) -> None:
-    for url, count in zip(urls, counts, strict=True):
-        if count != counts[0]:
-            raise ConfigError(
-                f"the files differ in their number of bands: {redact(urls[0])} has {counts[0]}, {redact(url)} has "
-                f"{count}: narrow filename_glob, or name the bands to read",
-                url=url,
-            )
+def _check_counts(urls: Sequence[str], counts: NDArray[np.int64]) -> None:
+    for at in np.flatnonzero(counts != counts[0]).tolist():
+        raise ConfigError(
+            f"the files differ in their number of bands: {redact(urls[0])} has {counts[0]}, {redact(urls[at])} has "
+            f"{counts[at]}: narrow filename_glob, or name the bands to read",
+            url=urls[at],
+        )

@@ -16,7 +16,9 @@ from geostream.index import footprint, projected, scene_footprints
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import numpy as np
     from affine import Affine
+    from numpy.typing import NDArray
     from pyproj import CRS
     from shapely import Geometry
 
@@ -62,7 +64,7 @@ class Datasource:
 
 def class_footprints(
     scenes: Mapping[str, Scene], urls: Sequence[str], crs: CRS | None, say: Callable[[Datasource], Any] | None
-) -> list[Geometry]:
+) -> Sequence[Geometry] | NDArray[np.object_]:
     """Where scenes lie, in ``crs``.
 
     Args:

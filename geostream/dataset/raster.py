@@ -29,7 +29,7 @@ from geostream.errors import ConfigError, GeostreamError, NotFoundError, QueryEr
 from geostream.grid import parse_crs
 from geostream.index import converted_res, pixel_types, scene_frame, scene_times
 from geostream.plan import Layout, Request, Source
-from geostream.scan import Paths, describe_paths, each_path, list_scenes, name_matches, scan
+from geostream.scan import Paths, describe_paths, each_path, list_scenes, names_matching, scan
 from geostream.transport import Access
 
 if TYPE_CHECKING:
@@ -188,24 +188,29 @@ class RasterDataset(GeoDataset):
             return self._band_files.scenes(listing.urls)
         if self.paths != _DEFAULT_PATHS:
             raise ConfigError("paths= and index= contradict each other: an index holds the files' places")
-        self._files = [url for url in sorted(index.scenes) if name_matches(url, self.filename_glob)]
-        opened = self._files_to_open(self._files)
-        missing = [redact(url) for url in opened if url not in index.scenes]
+        self._files = names_matching(sorted(index.scenes), self.filename_glob)
+        urls = self._wanted(self._files)
+        opened = self._band_files.files(urls)
+        missing = [redact(url) for url in index.scenes.lacking(opened)]
         if missing:
             raise ConfigError(
                 f"the index lacks bands' files that the dataset needs: {missing}: build it from all of them"
             )
         self._scenes = index.scenes.only(opened, self.nodata)
-        return self._band_files.scenes(self._files)
+        return urls
 
     def _files_to_open(self, listed: Sequence[str]) -> list[str]:
+        return self._band_files.files(self._wanted(listed))
+
+    def _wanted(self, listed: Sequence[str]) -> list[str]:
+        """One file for each scene."""
         scenes = self._band_files.scenes(listed)
         if not scenes:
             raise NotFoundError(
                 f"{len(listed)} files at {describe_paths(self.paths)} match {self.filename_glob!r}, but the name of "
                 f"none begins as filename_regex {self.filename_regex!r} says"
             )
-        return [*scenes, *(part for url in scenes for part, _ in self._band_files.parts(url))]
+        return scenes
 
     def _tell_of_others(self, listed: Sequence[str]) -> None:
         """Warn of files that the pattern of names leaves out: it is a filter, but perhaps not meant to be one."""
@@ -231,9 +236,7 @@ class RasterDataset(GeoDataset):
         says = type(self).footprint_from_datasource is not RasterDataset.footprint_from_datasource
         shapes = class_footprints(self._scenes, urls, crs, self.footprint_from_datasource if says else None)
         times = scene_times(self._scenes, urls, (instant(self.mint), instant(self.maxt)))
-        if self._band_files.pattern.names_time:
-            known = zip(urls, times, strict=True)
-            times = [self._band_files.pattern.times(url, default) for url, default in known]
+        times = self._band_files.pattern.times_of(urls, times)
         if res is None:
             res = converted_res(first, crs)
         self._res = res

@@ -21,24 +21,25 @@ if TYPE_CHECKING:
 
     from geostream.grid import Bounds
 
-__all__ = ["SceneLookup", "interval_index", "scene_frame"]
+__all__ = ["SceneLookup", "Times", "interval_index", "scene_frame"]
+
+Times = tuple[pd.DatetimeIndex, pd.DatetimeIndex]
+"""First and last instants of scenes, naive UTC."""
 
 
-def interval_index(times: Sequence[tuple[pd.Timestamp, pd.Timestamp]]) -> pd.IntervalIndex:
+def interval_index(times: Times) -> pd.IntervalIndex:
     """Intervals named ``datetime``, closed at both ends, so that instants count."""
-    left = pd.DatetimeIndex([first for first, _ in times])
-    right = pd.DatetimeIndex([last for _, last in times])
-    return pd.IntervalIndex.from_arrays(left, right, closed="both", name="datetime")
+    return pd.IntervalIndex.from_arrays(*times, closed="both", name="datetime")
 
 
 def scene_frame(
-    urls: Sequence[str],
-    shapes: Sequence[Geometry],
-    times: Sequence[tuple[pd.Timestamp, pd.Timestamp]],
-    crs: CRS | None,
+    urls: Sequence[str], shapes: Sequence[Geometry] | NDArray[np.object_], times: Times, crs: CRS | None
 ) -> gpd.GeoDataFrame:
     """A dataset's index: a column ``filepath``, footprints in ``crs``, and intervals of time as the row labels."""
-    return gpd.GeoDataFrame({"filepath": list(urls)}, index=interval_index(times), geometry=list(shapes), crs=crs)
+    labels = interval_index(times)
+    # As objects, so that a million names are not copied into another kind of array, and out of it again.
+    names = pd.Series(urls, index=labels, dtype=object)
+    return gpd.GeoDataFrame({"filepath": names}, geometry=shapes, crs=crs)
 
 
 class SceneLookup:
@@ -56,7 +57,7 @@ class SceneLookup:
         self._last = _microseconds(frame.index.right)
         self.crs: CRS | None = parse_crs(frame.crs)
         """CRS of the footprints."""
-        self.urls: list[str] = list(frame["filepath"]) if "filepath" in frame else []
+        self.urls: list[str] = frame["filepath"].to_numpy(object).tolist() if "filepath" in frame else []
         """Files, row by row."""
         # As one, it is indexed and iterated over; a list of a million intervals takes seconds to make.
         self.times: Sequence[pd.Interval] = cast("Sequence[pd.Interval]", frame.index)

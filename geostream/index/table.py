@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -115,6 +115,13 @@ class SceneTable:
             self._columns[name] = _whole(table.column(name))
         return self._columns[name]
 
+    @cached_property
+    def row_of(self) -> dict[str, int]:
+        """Number of each file's row, by its path or URL."""
+        # Not by `column`, which would keep them a second time.
+        urls = self.read(columns=["url"]).column("url").to_numpy().tolist()
+        return dict(zip(urls, range(len(urls)), strict=True))
+
     def numbers(self, name: str) -> NDArray[Any]:
         """A column of numbers or times (microseconds since 1970); nulls are NaN, or NaT as -2**63."""
         column = self.column(name)
@@ -170,14 +177,14 @@ class SceneTable:
         found: NDArray[np.bool_] = same[column.indices.fill_null(len(texts) - 1).to_numpy()]
         return found
 
-    def scene(self, row: int) -> Scene:
-        """One row as a scene, whose header is unpacked when it is first looked at.
+    def scene(self, row: int, url: str) -> Scene:
+        """The row of a file as a scene, whose header is unpacked when it is first looked at.
 
         Raises:
             ConfigError: the row is damaged.
         """
         facts = {name: self.column(name)[row].as_py() for name in _SCENE_COLUMNS}
-        url, crs = facts["url"], self.crs(row)
+        crs = self.crs(row)
         stored = None
         if facts["header_size"] is not None:
             # A raster that control points place has no CRS of its own.
@@ -208,7 +215,6 @@ class SceneTable:
 
 
 _SCENE_COLUMNS = (
-    "url",
     "sidecars",
     "curved",
     "width",

@@ -6,12 +6,13 @@ All of it runs on a temporary loop that is closed afterwards, so that a dataset 
 from geostream.scan.build import build_index, load_index
 from geostream.scan.headers import scan
 from geostream.scan.listing import Listing, Paths, describe_paths, each_path, list_scenes
-from geostream.scan.names import basename, is_sidecar, name_matches, name_span
+from geostream.scan.names import basename, basenames, is_sidecar, name_matches, name_span, names_matching
 
 __all__ = [
     "Listing",
     "Paths",
     "basename",
+    "basenames",
     "build_index",
     "describe_paths",
     "each_path",
@@ -20,5 +21,6 @@ __all__ = [
     "load_index",
     "name_matches",
     "name_span",
+    "names_matching",
     "scan",
 ]

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from typing import TYPE_CHECKING
 
-__all__ = ["basename", "is_hidden", "is_raster_name", "is_sidecar", "name_matches", "name_span", "sidecar_names"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "basename",
+    "basenames",
+    "is_hidden",
+    "is_raster_name",
+    "is_sidecar",
+    "name_matches",
+    "name_span",
+    "names_matching",
+    "sidecar_names",
+]
 
 _PIXEL_SIDECARS = (".msk", ".ovr", ".aux.xml", ".msk.ovr", ".ovr.msk")
 """Suffixes that GDAL puts behind a raster's full name for masks, overviews and metadata."""
@@ -15,9 +29,9 @@ _SIDECAR = re.compile(
 _RASTER = re.compile(
     r"\.(tiff?|gtiff?|cog|jp2|j2k|png|jpe?g|webp|vrt|img|nc4?|hdf5?|h5|asc|dem|bil|grib2?|grb2?)$", re.IGNORECASE
 )
-
-
 _ODD = re.compile(r"[?#]|::|/$")
+_ODD_SIGNS = ("?", "#", "::", "/\n")
+"""The same, in URLs each of which ends a line."""
 
 
 def name_span(url: str) -> tuple[int, int]:
@@ -34,9 +48,17 @@ def name_span(url: str) -> tuple[int, int]:
 def basename(url: str) -> str:
     """A file's name without directories and query string: what ``filename_glob`` and ``filename_regex`` see."""
     if not _ODD.search(url):
-        return url[url.rfind("/") + 1 :]  # as nearly all are, of which there may be a million
+        return url[url.rfind("/") + 1 :]
     start, stop = name_span(url)
     return url[start:stop]
+
+
+def basenames(urls: Sequence[str]) -> list[str]:
+    """The names of many files, as `basename` tells each."""
+    everything = "\n".join(urls) + "\n"
+    if any(sign in everything for sign in _ODD_SIGNS):
+        return [basename(url) for url in urls]
+    return [url[url.rfind("/") + 1 :] for url in urls]
 
 
 def is_sidecar(url: str) -> bool:
@@ -56,6 +78,18 @@ def name_matches(url: str, glob: str) -> bool:
     if "/" in glob:
         return fnmatch.fnmatchcase(url[: name_span(url)[1]], f"*/{glob}")
     return fnmatch.fnmatchcase(basename(url), glob)
+
+
+def names_matching(urls: Sequence[str], glob: str) -> list[str]:
+    """Those of many files that are the dataset's by their names, as `name_matches` says of each."""
+    names = basenames(urls)
+    endings = {name[name.rfind(".") :] for name in names}
+    if "/" in glob or any(ending.lower().startswith(".xml") or is_sidecar(ending) for ending in endings):
+        return [url for url in urls if name_matches(url, glob)]
+    if glob == "*":
+        return list(urls)
+    match = re.compile(fnmatch.translate(glob)).match
+    return [url for url, name in zip(urls, names, strict=True) if match(name)]
 
 
 def is_hidden(url: str, root: str) -> bool:

@@ -11,7 +11,7 @@ from geostream.errors import GeostreamError, HeaderError, NotFoundError, Truncat
 from geostream.index import Scene
 from geostream.plan import Source
 from geostream.reader import read_headers
-from geostream.scan import Listing, basename, describe_paths, list_scenes, name_matches
+from geostream.scan import Listing, basename, describe_paths, list_scenes, name_matches, names_matching
 from geostream.scan.names import is_raster_name
 from geostream.transport import Access, normalize_url
 
@@ -77,7 +77,7 @@ def _is_remote(path: str, access: Access) -> bool:
 def find_in_index(index: Index, paths: Sequence[str], glob: str, access: Access) -> Listing:
     """Files of an index whose names match; where ``paths`` are given, those that lie beneath one of them."""
     roots = [normalize_url(path, access).rstrip("/") for path in paths]
-    urls = (url for url in sorted(index.urls) if name_matches(url, glob))
+    urls = names_matching(sorted(index.urls), glob)
     beneath = (url for url in urls if not roots or any(url == r or url.startswith(f"{r}/") for r in roots))
     return Listing(tuple(beneath), {}, {})
 

@@ -70,3 +70,39 @@ def test_a_name_that_stops_before_it_starts_is_named():
     with pytest.raises(ConfigError, match="does not follow") as caught:
         pattern.times("/data/a_20231301_20230131.tif", (pd.Timestamp.min, pd.Timestamp.max))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("regex", "date_format"),
+    [
+        (r"a_(?P<date>\d{8})?", "%Y%m%d"),
+        (r"a_(?P<date>\d{4})", "%Y"),
+        (r"a_(?P<start>\d{8})_?(?P<stop>\d{8})?", "%Y%m%d"),
+        (r"a_\d{4}(?P<date>\d{4})", "%m%d"),
+        (r".*", "%Y"),
+        (r"b", "%Y"),
+    ],
+)
+def test_times_of_many_files_are_those_of_each(regex, date_format):
+    names = ["a_20200101_20210101.tif", "a_20200101.tif", "a_20240228_20240301.tif", "a_20200101_20210101.tif", "b.tif"]
+    urls = [
+        *(f"s3://bucket/{name}" for name in names),
+        "https://h/a_20200102.tif?sig=20300101",
+        "/data/a_19991231.tif/",
+    ]
+    defaults = (pd.date_range("2001", periods=7, unit="us"), pd.date_range("2002", periods=7, unit="us"))
+    pattern = FilenamePattern(regex, date_format)
+    first, last = pattern.times_of(urls, defaults)
+    each = [pattern.times(url, default) for url, *default in zip(urls, *defaults, strict=True)]
+    assert list(zip(first, last, strict=True)) == each
+    assert pattern.matching(urls) == [url for url in urls if pattern.matches(url)]
+
+
+def test_a_wrong_date_among_many_names_its_file():
+    urls = [f"/data/a_{day}.tif" for day in (20200101, 20201301, 20200102)]
+    defaults = (pd.DatetimeIndex([ALWAYS[0]] * 3), pd.DatetimeIndex([ALWAYS[1]] * 3))
+    with pytest.raises(ConfigError, match=r"a_20201301\.tif.*date_format"):
+        FilenamePattern(r"a_(?P<date>\d+)", "%Y%m%d").times_of(urls, defaults)
+    crossed = ["/data/a_20200101_20200102.tif", "/data/a_20200103_20200102.tif"]
+    with pytest.raises(ConfigError, match=r"a_20200103_20200102\.tif.*before that"):
+        FilenamePattern(r"a_(?P<start>\d+)_(?P<stop>\d+)", "%Y%m%d").times_of(crossed, defaults)

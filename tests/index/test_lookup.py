@@ -19,7 +19,8 @@ DAY = pd.Timestamp("2020-01-01"), pd.Timestamp("2020-01-02")
 
 
 def frame(shapes, times=None):
-    return scene_frame([f"{i}.tif" for i in range(len(shapes))], shapes, times or [DAY] * len(shapes), UTM32)
+    first, last = (pd.DatetimeIndex(ends) for ends in zip(*(times or [DAY] * len(shapes)), strict=True))
+    return scene_frame([f"{i}.tif" for i in range(len(shapes))], shapes, (first, last), UTM32)
 
 
 def found(lookup, box, start="2019", stop="2021", step=1, res=1.0):
