@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import kornia.augmentation as K  # noqa: N812 - as everybody writes it
 import torch
+from kornia.augmentation.auto.base import PolicyAugmentBase
 from torch import Tensor, nn
 
 from geostream.errors import ConfigError
@@ -36,7 +37,8 @@ _FOLLOWED = (_MOVES, K.IntensityAugmentationBase2D, K.ImageSequential)
 """Augmentations under which kornia says where points go."""
 _PATCHY = (K.PatchSequential, K.VideoSequential)
 """Containers that do not."""
-_KORNIA = (K.AugmentationBase2D, K.AugmentationBase3D, K.ImageSequential, K.MixAugmentationBaseV2)
+_MIXES = K.MixAugmentationBaseV2
+_KORNIA = (K.AugmentationBase2D, K.AugmentationBase3D, K.ImageSequential, _MIXES, PolicyAugmentBase)
 
 
 def floating(batch: dict[str, Any], dtype: torch.dtype = torch.float32) -> dict[str, Any]:
@@ -129,17 +131,18 @@ def augment(batch: dict[str, Any], augmentation: Augmentation) -> dict[str, Any]
 
     Raises:
         ConfigError: a batch without an image, masks without a height and width or with more different labels than
-            float32 can tell apart, or an image series with value-changing augmentations that are drawn by lot
-            (``random_apply``) or mix samples.
+            float32 can tell apart, masks with an augmentation that mixes images alone (`RandomMixUpV2`,
+            `RandomCutMixV2`, `RandomMosaic`, `RandomJigsaw`), an image series with value-changing augmentations that
+            are drawn by lot (``random_apply``) or mix samples, or a callable that does not return a batch.
     """
     if not _is_kornia(augmentation):
-        changed: dict[str, Any] = augmentation(batch)
-        return changed
+        return _checked(augmentation(batch), augmentation)
     sequence = _sequence(augmentation)
     images = [key for key, value in batch.items() if _is(key, value, "image")]
     if not images:
         raise ConfigError(f"a batch of {sorted(batch)} holds no image to augment: pass no augmentation for this stage")
     masks = {key: _Mask(key, value) for key, value in batch.items() if _is(key, value, "mask")}
+    _refuse_unmixed(sequence, list(masks))
     planes = {key: batch[key] for key in images} | {key: mask.encoded for key, mask in masks.items()}
     corners = _followed_corners(batch, images[0], sequence)
     points = None if corners is None else corners.points.to(batch[images[0]].device)
@@ -152,6 +155,31 @@ def augment(batch: dict[str, Any], augmentation: Augmentation) -> dict[str, Any]
     if corners is None or points is None:
         return moved if _stays(sequence) else unplaced(moved)
     return corners.carry(moved, points, moved[images[0]].shape[-2:])
+
+
+def _checked(changed: Any, augmentation: Augmentation) -> dict[str, Any]:
+    if not isinstance(changed, dict):
+        name = getattr(augmentation, "__name__", type(augmentation).__name__)
+        raise ConfigError(
+            f"the augmentation {name} returned a {type(changed).__name__}: a function is given the whole batch, a dict "
+            "such as {'image': …, 'mask': …}, and returns one"
+        )
+    return changed
+
+
+def _refuse_unmixed(sequence: Any, masks: Sequence[str]) -> None:
+    """Masks must not stay behind where kornia mixes the samples' images and leaves the masks to others."""
+    for part in sequence.modules():
+        if isinstance(part, _MIXES) and masks and not _mixes_masks(type(part)):
+            raise ConfigError(
+                f"{type(part).__name__} mixes images only, and kornia does not say what becomes of {sorted(masks)}: use "
+                "it on batches without masks (nor mask_valid), or pass a function of the whole batch that mixes both"
+            )
+
+
+def _mixes_masks(kind: type) -> bool:
+    names = ("apply_transform_mask", "apply_non_transform_mask")
+    return any(getattr(kind, name) is not getattr(_MIXES, name) for name in names)
 
 
 def _followed_corners(batch: dict[str, Any], image: str, sequence: Any) -> Corners | None:

@@ -370,3 +370,56 @@ def test_holes_are_filled_by_validity_and_nan():
     series = filled({"image": image[:, None], "mask_valid": valid[:, None]}, 0.0)
     assert series["image"].flatten().tolist() == [1, 0, 0, 4, 1, 0, 0, 4]
     assert filled({"image": image}, 0.0)["image"].flatten().tolist() == [1, 0, 3, 4, 1, 0, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "mixture",
+    [
+        K.RandomMixUpV2(p=1.0),
+        K.RandomCutMixV2(p=1.0, use_correct_lambda=True),
+        K.RandomMosaic((8, 8), p=1.0),
+        K.RandomJigsaw((2, 2), p=1.0),
+    ],
+)
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_mixtures_take_images_alone_and_refuse_masks_by_name(mixture, wrapped):
+    aug = K.AugmentationSequential(K.RandomHorizontalFlip(), mixture, data_keys=None) if wrapped else mixture
+    for left_out in ("mask", "mask_valid"):
+        before = {key: value for key, value in floating(batch()).items() if key != left_out}
+        with pytest.raises(ConfigError, match=rf"{type(mixture).__name__} mixes images only.*mask.*whole batch"):
+            augment(before, aug)
+    before = {key: value for key, value in floating(batch()).items() if not key.startswith("mask")}
+    after = augment(before, aug)
+    assert after["image"].shape == before["image"].shape
+    assert not torch.equal(after["image"], before["image"])
+    assert not {"transform", "bounds"} & set(after)
+
+
+def test_a_mixture_that_takes_masks_is_let_through():
+    before = {"image": torch.rand(4, 3, 8, 8), "mask": torch.arange(4)[:, None, None].expand(4, 8, 8)}
+    after = augment(before, K.RandomTransplantation(p=1.0))
+    assert after["mask"].dtype == torch.int64
+    assert after["mask"].unique().tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("wrong", [None, torch.zeros(1)])
+def test_a_function_that_returns_no_batch_is_named(wrong):
+    def mine(_):
+        return wrong
+
+    with pytest.raises(ConfigError, match=rf"mine returned a {type(wrong).__name__}.*whole batch"):
+        augment(floating(batch()), mine)
+
+
+@pytest.mark.parametrize("policy", [K.auto.TrivialAugment, lambda: K.auto.RandAugment(2, 5), K.auto.AutoAugment])
+def test_policies_move_images_and_masks_together(policy):
+    ramp = torch.arange(16.0)[None, None, :, None].expand(4, 3, 16, 16) / 16
+    before = {"image": ramp.clone(), "mask": (ramp[:, 0] * 16).long(), "bounds": torch.rand(4, 9).double()}
+    changed = 0
+    for seed in range(8):
+        with seeded(seed, device=torch.device("cpu")):
+            after = augment(before, policy())
+        assert (after["image"].shape, after["mask"].dtype) == (before["image"].shape, torch.int64)
+        assert "bounds" not in after
+        changed += not torch.equal(after["image"], before["image"])
+    assert changed
