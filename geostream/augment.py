@@ -55,11 +55,12 @@ def normalise(batch: dict[str, Any], mean: Statistic, std: Statistic) -> dict[st
         std: the same.
 
     Raises:
-        ConfigError: a standard deviation of zero, or not one number per channel.
+        ConfigError: a standard deviation that is not above zero, or not one number per channel.
     """
-    if torch.as_tensor(std).eq(0).any():
+    if not torch.as_tensor(std).gt(0).all():
         raise ConfigError(
-            f"std={std}: a standard deviation of zero cannot be divided by; leave the channel out or pass 1"
+            f"std={std}: a standard deviation of zero cannot be divided by, and none is negative or NaN; leave the "
+            "channel out or pass 1"
         )
 
     def scaled(key: str, image: Tensor) -> Tensor:
@@ -172,8 +173,8 @@ def _refuse_unmixed(sequence: Any, masks: Sequence[str]) -> None:
     for part in sequence.modules():
         if isinstance(part, _MIXES) and masks and not _mixes_masks(type(part)):
             raise ConfigError(
-                f"{type(part).__name__} mixes images only, and kornia does not say what becomes of {sorted(masks)}: use "
-                "it on batches without masks (nor mask_valid), or pass a function of the whole batch that mixes both"
+                f"{type(part).__name__} mixes images only, and kornia does not say what becomes of {sorted(masks)}: "
+                "use it on batches without masks or mask_valid, or pass a function of the whole batch that mixes both"
             )
 
 

@@ -10,6 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import lightning.pytorch as pl
 import torch
 
+from geostream.arguments import (
+    check_counts,
+    check_datasets,
+    check_indexes,
+    check_loader_options,
+    check_numbers,
+    check_sampler,
+    check_sampling,
+    check_strides,
+)
 from geostream.augment import Augmentation, augment, filled, floating, normalise, normalises, seeded
 from geostream.dataset.collate import stack_samples
 from geostream.deferred import warped
@@ -105,6 +115,9 @@ class GeoDataModule(pl.LightningDataModule):
             once per node before any dataset is: from the paths or URLs that `geostream.build_index` takes, from a saved
             index elsewhere (``….parquet``), or by a function without arguments.
         loader_options: other arguments of `geostream.DataLoader`, such as ``pin_memory``.
+
+    Raises:
+        ConfigError: an argument that is none of these, or a ``predict_stride`` that would leave holes.
     """
 
     mean: float | Sequence[float] | Tensor | Literal["auto"] = 0.0
@@ -139,24 +152,22 @@ class GeoDataModule(pl.LightningDataModule):
         **loader_options: Any,
     ) -> None:
         super().__init__()
-        if isinstance(train, list | tuple):
-            raise ConfigError("train= takes one dataset: join several with | or &")
-        if splits is not None and not (train is None and val is None and test is None):
-            raise ConfigError(
-                "splits= makes the datasets to train, validate and test on: leave train=, val=, test= out"
-            )
-        self._splits = splits
         self._given = {"train": train, "val": val, "test": test, "predict": predict}
-        self._sampling = _check_sampling(sampler)
+        check_datasets(splits, self._given)
+        check_strides(patch_size, predict_stride)
+        check_counts(batch_size=(batch_size, 1), num_workers=(num_workers, 0))
+        check_numbers("mean", mean, "auto")
+        check_numbers("std", std, "auto", above=0)
+        check_numbers("fill", fill, "mean")
+        check_loader_options(loader_options)
+        self._splits = splits
+        self._sampling = check_sampling(sampler)
         self.patch_size = patch_size
         self.batch_size = batch_size
         self.length = length
         self.predict_stride = predict_stride
         self.fill = fill
-        self._indexes = dict(indexes or {})
-        for name, given, word in (("mean", mean, "auto"), ("std", std, "auto"), ("fill", fill, "mean")):
-            if isinstance(given, str) and given != word:
-                raise ConfigError(f"{name}={given!r}: pass numbers, or {word!r}")
+        self._indexes = check_indexes(indexes)
         self._offer(mean=mean, std=std)
         augmentations = {
             "train_aug": train_aug,
@@ -317,7 +328,7 @@ class GeoDataModule(pl.LightningDataModule):
         if self._sampling == "random":
             return RandomGeoSampler(dataset, self.patch_size, self.length)
         sampling: Any = self._sampling
-        return sampling if isinstance(sampling, Iterable) else sampling(dataset)
+        return sampling if isinstance(sampling, Iterable) else check_sampler(sampling(dataset))
 
     def _one_or_more(self, split: Split) -> DataLoader | list[DataLoader]:
         loaders = self._loaders(split)
@@ -468,16 +479,6 @@ def _made_index(source: Any) -> Any:
         return source()
     saved = isinstance(source, str | os.PathLike) and str(source).endswith(".parquet")
     return load_index(source) if saved else build_index(source)
-
-
-def _check_sampling(sampler: Any) -> Any:
-    if isinstance(sampler, str) and sampler not in {"tile", "batch", "random"}:
-        raise ConfigError(
-            f"sampler={sampler!r}: pass 'tile', 'batch', 'random', a sampler, or a function of the dataset"
-        )
-    if not (isinstance(sampler, Iterable) or callable(sampler)):
-        raise ConfigError(f"sampler={sampler!r} is neither a sampler nor a function that makes one of the dataset")
-    return sampler
 
 
 def _device(batch: dict[str, Any]) -> torch.device:
