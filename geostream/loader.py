@@ -91,7 +91,7 @@ class DataLoader(torch_data.DataLoader[Any]):
         pin_memory: copy batches to pinned memory.
         drop_last: leave out a last batch of ``sampler`` that is not full.
         prefetch_batches: batches in flight ahead of the one that is due, with ``num_workers=0``; ``"auto"`` keeps as
-            many as keep the decoding threads fed, as far as ``prefetch_bytes`` allow, and at least one.
+            many as spare the consumer waiting, as far as ``prefetch_bytes`` allow, and at least one.
         prefetch_bytes: bytes that reading ahead may hold, in this process or in each worker. A quarter are for ranges
             that are being fetched or wait to be decoded, a quarter for decoded tiles that batches in flight share; both
             are shared by all loaders of a process. Half are for the pixels of batches in flight, those of the due one
