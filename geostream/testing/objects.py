@@ -117,18 +117,29 @@ def _slicer(content: bytes) -> Callable[[int, int], bytes]:
 
 def _file_object(key: str, path: str) -> StoredObject | None:
     try:
-        status = os.stat(path)  # noqa: PTH116 - called once a request, Path is slow
-    except OSError:  # not there, or no possible name
+        # Not blocking, since it may be a pipe, which has no bytes until somebody writes some.
+        file = _OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+    except (OSError, ValueError):  # not there, or no possible name
         return None
+    status = file.status
     if not stat.S_ISREG(status.st_mode):
         return None
-
-    def read(start: int, stop: int) -> bytes:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.pread(descriptor, stop - start, start)
-        finally:
-            os.close(descriptor)
-
     etag = f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
-    return StoredObject(key, status.st_size, etag, status.st_mtime, read)
+    return StoredObject(key, status.st_size, etag, status.st_mtime, file.read)
+
+
+class _OpenFile:
+    """A file that stays the one that was opened, whatever takes its name: its bytes never go under another's ETag."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    @property
+    def status(self) -> os.stat_result:
+        return os.fstat(self._descriptor)
+
+    def read(self, start: int, stop: int) -> bytes:
+        return os.pread(self._descriptor, stop - start, start)

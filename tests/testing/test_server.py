@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -17,6 +18,7 @@ import s3fs
 
 from geostream.testing import Counters, Fault, RangeServer, Served
 from geostream.testing.answers import parse_range
+from geostream.testing.objects import make_store
 
 BYTES = bytes(range(256)) * 4
 
@@ -565,3 +567,23 @@ def test_the_process_ends_with_its_parent():
             connection.close()
         time.sleep(0.01)
     pytest.fail("the server outlived its parent")
+
+
+def test_bytes_never_go_under_the_etag_of_another_file(tmp_path):
+    (tmp_path / "a").write_bytes(b"first")
+    store = make_store(tmp_path)
+    before = store.get("a")
+    (tmp_path / "b").write_bytes(b"other")
+    (tmp_path / "b").replace(tmp_path / "a")
+    after = store.get("a")
+    assert (before.read(0, 5), after.read(0, 5)) == (b"first", b"other")
+    assert before.etag != after.etag
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    del before, after
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors - 2
+
+
+def test_what_is_no_file_is_not_served(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    assert [make_store(tmp_path).get(name) for name in ("pipe", "folder", "none")] == [None] * 3
