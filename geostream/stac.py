@@ -29,7 +29,6 @@ _RASTER_TYPE = re.compile(
 _RASTER_NAME = re.compile(r"\.(tiff?|gtiff?|cog|jp2|j2k)$", re.IGNORECASE)
 _ASIDE = frozenset({"thumbnail", "overview", "metadata", "tiles"})
 """Roles of assets that accompany the data."""
-_NAMED = 10
 _TYPES = {"cfloat32": "complex64", "cfloat64": "complex128"}
 """STAC's names of pixel types that are not NumPy's."""
 _AFFINE = 6
@@ -82,29 +81,28 @@ class Assets:
     wanted: tuple[str, ...] = ()
     """Names, or else roles; empty for every GeoTIFF or JPEG 2000 that is neither thumbnail, overview nor metadata."""
 
-    def entries(self, items: Iterable[Item], base: str | None) -> list[Entry]:
-        """One thing to index for each asset wanted.
+    def entries(self, items: Iterable[Item], base: str | None) -> tuple[list[Entry], dict[str, str]]:
+        """One thing to index for each asset wanted, of the items that have all of them.
 
         Args:
             items: where to look.
             base: path or URL of the document they come from, for assets that are named relative to it.
 
+        Returns:
+            The things to index; and by their ids what other items lack, in words that name the assets they have.
+
         Raises:
-            ConfigError: items lack what is wanted: they are named with the assets they have.
+            ConfigError: an asset's place is told relative to nobody knows what.
         """
         found: list[Entry] = []
-        lacking: list[str] = []
+        lacking: dict[str, str] = {}
         for item in items:
             names = self._choose(item)
             if isinstance(names, str):
-                lacking.append(names)
+                lacking[str(item.get("id"))] = names
                 continue
             found += [_entry(item, name, base) for name in names]
-        if lacking:
-            more = f"\n  and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
-            lines = "".join(f"\n  {line}" for line in lacking[:_NAMED])
-            raise ConfigError(f"assets= asks for what these STAC items do not have:{lines}{more}")
-        return found
+        return found, lacking
 
     def _choose(self, item: Item) -> list[str] | str:
         """Names of the assets wanted; or what the item lacks, in words."""

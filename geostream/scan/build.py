@@ -135,7 +135,7 @@ def build_index(
         sign: as for a dataset.
         progress: whether to show a bar (tqdm).
         on_error: ``"raise"`` one error that names all files that cannot be read; ``"skip"`` leaves them out, warns, and
-            lists them in `Index.failures`.
+            lists them in `Index.failures`; so it does with STAC items, by id, that lack the assets asked for.
         client: a `dask.distributed.Client`, on whose cluster to scan: each task makes one partition.
         parts: a folder, of a disk that the workers and this process share, for the partitions to stay in; default they
             are sent here. ``load_index(parts)`` opens them all.

@@ -60,7 +60,7 @@ class Index:
     ) -> None:
         self._table = table
         self.failures: Mapping[str, GeostreamError] = dict(failures or {})
-        """What went wrong with files that ``on_error="skip"`` left out, by URL."""
+        """What went wrong with files that ``on_error="skip"`` left out, by URL; with STAC items, by id."""
         self.changes = changes
         """What `update` found; None where this is not its result."""
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from geostream.errors import ConfigError, NotFoundError, redact
+from geostream.errors import ConfigError, GeostreamError, NotFoundError, redact
 from geostream.index.entry import Entry, bare_url
 from geostream.scan.documents import read_document
 from geostream.scan.headers import nothing_matches
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from geostream.transport import Access, LoopThread
 
-__all__ = ["Inputs", "sources_of"]
+__all__ = ["Inputs", "lacking_of", "sources_of"]
 
 _URL_COLUMNS = ("filepath", "url", "location", "href")
 _STARTS = ("datetime_start", "start_datetime", "datetime")
@@ -33,6 +33,7 @@ _ENDS = ("datetime_end", "end_datetime", "datetime")
 _JSON = (".json", ".geojson")
 _PARQUET = (".parquet", ".geoparquet")
 _MOST_SOURCES = 1000
+_NAMED = 10
 
 
 class Inputs:
@@ -54,6 +55,8 @@ class Inputs:
         self._glob = glob
         self._assets = Assets(assets)
         self._probe = probe_sidecars
+        self.lacking: dict[str, GeostreamError] = {}
+        """What is wrong with STAC items that lack the assets asked for, by their ids; known after `entries`."""
 
     def entries(self, given: Any) -> list[Entry]:
         """Things to index, each file once, by URL.
@@ -61,7 +64,7 @@ class Inputs:
         Raises:
             NotFoundError: nothing is there, or matches.
             ReadError: a path cannot be listed.
-            ConfigError: what is given is none of what is understood, or STAC items lack assets.
+            ConfigError: what is given is none of what is understood, or all STAC items lack assets.
         """
         found: dict[str, Entry] = {}
         for entry in self._found(given):
@@ -71,6 +74,8 @@ class Inputs:
                     f"{entry.key}: two files differ in their query strings alone, which an index does not keep, since "
                     "signatures and tokens stand there"
                 )
+        if not found and self.lacking:
+            raise lacking_of(self.lacking)
         if not found:
             raise NotFoundError("there is nothing to index: what was given names no files")
         return [found[key] for key in sorted(found)]
@@ -110,7 +115,9 @@ class Inputs:
         yield from listing.entries()
 
     def _of_items(self, items: Iterable[Mapping[str, Any]], base: str | None) -> Iterator[Entry]:
-        for entry in self._assets.entries(items, base):
+        entries, lacking = self._assets.entries(items, base)
+        self.lacking |= {name: ConfigError(words) for name, words in lacking.items()}
+        for entry in entries:
             yield _normalized(entry, self._access)
 
     def _of_table(self, frame: pd.DataFrame, base: str | None) -> Iterator[Entry]:
@@ -125,6 +132,13 @@ class Inputs:
             )
         for url, times in zip(frame[column], _times(frame), strict=True):
             yield _normalized(Entry(str(url), times=times), self._access)
+
+
+def lacking_of(lacking: Mapping[str, GeostreamError]) -> ConfigError:
+    """One error for all STAC items that lack the assets asked for."""
+    more = f"\n  and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+    lines = "".join(f"\n  {error}" for error in list(lacking.values())[:_NAMED])
+    return ConfigError(f"assets= asks for what these STAC items do not have:{lines}{more}")
 
 
 def sources_of(given: Any, access: Access) -> list[str] | None:

@@ -14,12 +14,12 @@ from geostream.scan.build import Options
 from geostream.scan.cluster import partitions
 from geostream.scan.headers import failure_of
 from geostream.scan.index import Changes, Index, joined
-from geostream.scan.inputs import Inputs, sources_of
+from geostream.scan.inputs import Inputs, lacking_of, sources_of
 from geostream.scan.parts import read_part
 from geostream.transport import get_range, scan_session
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from geostream.index.entry import Entry
     from geostream.scan.build import BuildOptions
@@ -34,16 +34,16 @@ _AT_ONCE = 1024
 def built(given: Any, options: Options) -> Index:
     """The index of ``given``."""
     with scan_session() as session:
-        entries = _inputs(session, options).entries(given)
+        entries, lacking = _entries(session, given, options)
         parts = _scanned(session, entries, options)
-    return joined(parts, _about(given, options.access))
+    return joined(parts, _about(given, options.access), failures=lacking)
 
 
 def updated(index: Index, given: Any, **options: Unpack[BuildOptions]) -> Index:
     """The index of ``given``, with the headers that ``index`` has of files that are as they were."""
     how = Options(**options)
     with scan_session() as session:
-        entries = _inputs(session, how).entries(given)
+        entries, lacking = _entries(session, given, how)
         known = _Known(index)
         same = known.same(session, entries, how.access)
         fresh = [entry for entry, kept in zip(entries, same, strict=True) if not kept]
@@ -56,11 +56,27 @@ def updated(index: Index, given: Any, **options: Unpack[BuildOptions]) -> Index:
         gone=tuple(url for url in index.urls if url not in now),
         kept=len(kept_urls),
     )
-    return joined([index.only(kept_urls), *parts], _about(given, how.access), changes=changes)
+    return joined([index.only(kept_urls), *parts], _about(given, how.access), failures=lacking, changes=changes)
 
 
-def _inputs(session: LoopThread, options: Options) -> Inputs:
-    return Inputs(session, options.access, options.filename_glob, options.wanted, probe_sidecars=options.sidecars)
+def _entries(session: LoopThread, given: Any, options: Options) -> tuple[list[Entry], Mapping[str, GeostreamError]]:
+    """What to index, and what is wrong with STAC items that ``options`` say to leave out, by their ids.
+
+    Raises:
+        GeostreamError: as `Inputs.entries`; or STAC items lack assets, and ``options`` do not say to leave them out.
+    """
+    inputs = Inputs(session, options.access, options.filename_glob, options.wanted, probe_sidecars=options.sidecars)
+    entries = inputs.entries(given)
+    if inputs.lacking and options.on_error == "raise":
+        raise lacking_of(inputs.lacking)
+    if inputs.lacking:
+        warnings.warn(
+            f"{len(inputs.lacking)} STAC items lack the assets asked for and are left out of the index, such as "
+            f"{next(iter(inputs.lacking))}: its failures say why",
+            UserWarning,
+            stacklevel=4,
+        )
+    return entries, inputs.lacking
 
 
 def _about(given: Any, access: Access) -> dict[str, Any]:

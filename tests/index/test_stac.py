@@ -83,6 +83,19 @@ def test_an_item_without_the_asset_names_those_there_are(served):
     assert served.counters.requests == 0
 
 
+def test_items_without_the_asset_are_left_out_if_told_so(served):
+    bare = item(served) | {"id": "scene-2", "assets": {"nir": item(served)["assets"]["nir"]}}
+    with pytest.raises(gs.ConfigError, match=r"'scene-2' has no 'red'; its assets are: nir"):
+        gs.build_index([item(served), bare], assets="red")
+    with pytest.warns(UserWarning, match="1 STAC items lack .* such as scene-2"):
+        index = gs.build_index([item(served), bare], assets="red", on_error="skip")
+    assert names(index) == ["red.tif"]
+    assert list(index.failures) == ["scene-2"]
+    assert "its assets are: nir" in str(index.failures["scene-2"])
+    with pytest.raises(gs.ConfigError, match="'scene-2' has no 'red'"):
+        gs.build_index([bare], assets="red", on_error="skip")
+
+
 def test_headers_wait_where_the_item_tells_enough(served):
     told = item(served, **WHERE)
     told["assets"]["red"] |= PIXELS
@@ -215,8 +228,8 @@ EVERY_FILE = {
 def test_every_file_is_understood(shared_data, name):
     path = shared_data / "stac" / name
     items = items_of(json.loads(path.read_text()))
-    entries = Assets().entries(items, str(path))
-    assert (len(items), len(entries)) == EVERY_FILE[name]
+    entries, lacking = Assets().entries(items, str(path))
+    assert (len(items), len(entries), lacking) == (*EVERY_FILE[name], {})
     for entry in entries:
         assert entry.times is not None
         assert entry.times[0].tzinfo is UTC
@@ -229,8 +242,8 @@ def test_every_file_is_understood(shared_data, name):
 def test_a_stac_geoparquet_file_says_what_its_items_say(shared_data, served, folder, monkeypatch):
     path = shared_data / "stac" / "naip.parquet"
     frame = geopandas.read_parquet(path)
-    entries = Assets(("image",)).entries(items_of([_item(row) for row in frame.to_dict("records")]), None)
-    assert len(entries) == 5
+    entries, lacking = Assets(("image",)).entries(items_of([_item(row) for row in frame.to_dict("records")]), None)
+    assert (len(entries), lacking) == (5, {})
     assert entries[0].times == (datetime(2010, 4, 25, tzinfo=UTC),) * 2
     # Its files are out of reach here: the same table, of files that are.
     for number in range(len(frame)):
