@@ -99,12 +99,13 @@ class TileBatchGeoSampler(BatchGeoSampler):
         super().__init__(dataset, size, roi=roi, toi=toi, units=units, generator=generator, **options)
         self.batch_size = check_count("batch_size", batch_size)
         chips = check_length(length, self.batch_size)
-        _check(self.batch_size, tiles_per_batch=tiles_per_batch, buffer=buffer, block=block, lanes=lanes)
+        _check(self.batch_size, tiles_per_batch=tiles_per_batch, buffer=buffer, block=block)
+        self._lanes_asked = check_count("lanes", lanes)
         self.block = block
         self._grids = tile_grids(dataset, self.regions, self.pixels, block)
         self._blocks = lay_blocks(self.regions, self._grids, self.pixels)
         sizes = np.bincount(self._blocks.group, weights=self._blocks.chips).astype(np.int64)
-        self._lanes = deal(sizes, self.batch_size, lanes)
+        self._lanes = deal(sizes, self.batch_size, self._lanes_asked)
         self._block_bytes = block_bytes(dataset, self.regions, self._grids, self._blocks)
         self.lanes = self._lanes.count
         """Lanes made."""
@@ -177,11 +178,28 @@ class TileBatchGeoSampler(BatchGeoSampler):
         if self.lanes % iteration.world_size:
             warnings.warn(
                 f"{iteration.world_size} ranks will fetch some tiles several times: the {self.blocks} blocks are read "
-                f"in {self.lanes} lanes, which {iteration.world_size} does not divide. Pass lanes="
-                f"{iteration.world_size}; small data sets may need smaller batches as well",
+                f"in {self.lanes} lanes, which {iteration.world_size} does not divide. "
+                f"{self._remedy(iteration.world_size)}",
                 stacklevel=3,
             )
         return iteration
+
+    def _remedy(self, world_size: int) -> str:
+        """What would let so many ranks share no tile, tried out."""
+
+        def helps(batch_size: int, lanes: int) -> bool:
+            return deal(self._lanes.sizes, batch_size, lanes).count % world_size == 0
+
+        if helps(self.batch_size, world_size):
+            return f"Pass lanes={world_size}"
+        others = [self.batch_size << doublings for doublings in (1, 2, 3)]  # lanes of fewer batches are as even
+        for lanes in dict.fromkeys((self._lanes_asked, world_size)):
+            for batch_size in others:
+                if batch_size * world_size <= self._lanes.sizes.sum() and helps(batch_size, lanes):
+                    also = "" if lanes == self._lanes_asked else f" and lanes={lanes}"
+                    return f"Pass batch_size={batch_size}{also}"
+        fewer = max(number for number in range(1, world_size + 1) if self.lanes % number == 0)
+        return f"So few blocks cannot be shared out between so many ranks: take {fewer} of them, or more scenes"
 
     def _order(self, rng: np.random.Generator) -> Sequence[list[Place]]:
         plan = self._plan(rng)

@@ -1,6 +1,8 @@
 """Tile batches: over files that are read, every tile is fetched once, and only by one rank."""
 
 import itertools
+import re
+import warnings
 from collections import Counter
 
 import numpy as np
@@ -229,6 +231,33 @@ def test_more_ranks_than_lanes_are_told_so(tmp_path):
     next(iter(TileBatchGeoSampler(Images(tmp_path), 64, 4, generator=seeded(), rank=0, world_size=3, lanes=3)))
 
 
+@pytest.mark.parametrize(
+    ("shape", "chip", "batch_size", "remedy"),
+    [
+        ((128, 1280), 32, 4, r"Pass batch_size=16$"),
+        ((128, 1280), 13, 4, "take 2 of them"),
+        ((128, 128), 64, 4, "take 1 of them"),
+    ],
+)
+def test_the_remedy_for_ranks_that_share_tiles_helps(tmp_path, shape, chip, batch_size, remedy):
+    write(tmp_path, "img", 0, shape, 128)
+    images = Images(tmp_path)
+
+    def start(**options):
+        options = {"batch_size": batch_size, "generator": seeded(), "rank": 0, "world_size": 4, "block": 1, **options}
+        next(iter(TileBatchGeoSampler(images, chip, **options)))
+
+    with pytest.warns(UserWarning, match="4 ranks") as told:
+        start()
+    message = str(told[0].message)
+    assert "lanes=4" not in message, "that is the default"
+    assert re.search(remedy, message)
+    helps = re.search(r"batch_size=(\d+)", message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        start(**({"batch_size": int(helps[1])} if helps else {"world_size": int(remedy.split()[1])}))
+
+
 def test_regions_of_one_scene_that_share_tiles_stay_together(tmp_path):
     write(tmp_path, "img", 0, (512, 512), 128)
     for number, (col, width) in enumerate([(0, 200), (200, 312)]):
@@ -305,6 +334,7 @@ def test_a_region_of_interest_and_a_time():
         ({"tiles_per_batch": 4, "buffer": 8}, "buffer=16"),
         ({"buffer": 0}, "buffer"),
         ({"lanes": 0}, "lanes"),
+        ({"lanes": None}, "lanes"),
         ({"block": 0}, "block"),
         ({"block": 1, "size": 600}, "block"),
     ],
