@@ -13,7 +13,7 @@ from geostream.errors import GeostreamError, HeaderError, ReadError, TruncatedEr
 from geostream.fallback import GdalFile, needs_copy
 from geostream.ifd import SparseBytes, is_tiff, missing_ranges
 from geostream.opener import held
-from geostream.parse import parse_tiff
+from geostream.parse import parse_tiff, with_world_file
 from geostream.remote import RemoteFile
 from geostream.vrt import MAX_VRT_BYTES, is_vrt, rewrite
 
@@ -119,9 +119,15 @@ async def _tiff_header(source: Source, first: Body, meter: _Meter) -> RasterHead
             raise TruncatedError(f"its metadata at byte {missing[0][0]} lies past the end of the file")
     else:
         raise HeaderError(f"its metadata is scattered over more than {_MAX_GROWTH} places")
-    sidecars = await _sidecar_files(source, meter)
+    name, worlds = _name(source.url), tuple(side for side in source.sidecars if _is_world_file(side))
+    sidecars = await _sidecar_files(
+        replace(source, sidecars=tuple(s for s in source.sidecars if s not in worlds)), meter
+    )
     run = _in_own_thread if sidecars else _in_thread
-    header = await run(lambda: parse_tiff(buffer, _name(source.url), sidecars))
+    header = await run(lambda: parse_tiff(buffer, name, sidecars))
+    if worlds and header.grid.transform.is_identity and not header.gcps:
+        world = await meter.get_of(worlds[0], 0, FIRST_READ)
+        header = with_world_file(header, world.bytes)
     return replace(header, total=None if total == _UNKNOWN_TOTAL else total)
 
 
@@ -178,6 +184,11 @@ async def _sidecar_files(source: Source, meter: _Meter) -> dict[str, ByteSource]
         _name(url): _remote(url, _total(body), body.bytes, body.etag, meter)
         for url, body in zip(source.sidecars, bodies, strict=True)
     }
+
+
+def _is_world_file(url: str) -> bool:
+    """Whether a sidecar says where the raster lies, and no more: GDAL reads it only where the raster does not."""
+    return _name(url).lower().endswith(("w", ".wld"))
 
 
 def _remote(url: str, total: int, head: bytes, etag: str | None, meter: _Meter) -> RemoteFile:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from geostream.ifd import SparseBytes
     from geostream.opener import ByteSource
 
-__all__ = ["describe", "parse_tiff", "with_mask_beside", "with_overview_sizes"]
+__all__ = ["describe", "parse_tiff", "with_mask_beside", "with_overview_sizes", "with_world_file"]
 
 # tifffile reports oddities of a file through its own logger; what matters to the reader is raised or becomes `reason`.
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)
@@ -97,6 +97,26 @@ def with_overview_sizes(header: RasterHeader, opened: Callable[[int], AbstractCo
     return replace(header, overviews=tuple(sizes))
 
 
+def with_world_file(header: RasterHeader, content: bytes) -> RasterHeader:
+    """The header with the transform of a world file; as it was, as with GDAL, where that is none.
+
+    GDAL cannot read it through rasterio's openers, which do not tell it where a file ends.
+
+    Raises:
+        HeaderError: its transform does not tell pixels apart.
+    """
+    try:
+        a, d, b, e, c, f = (float(line.replace(b",", b".")) for line in content.split()[:6])
+    except ValueError:
+        return header
+    grid = header.grid
+    if not (any((a, b)) and any((d, e))):
+        return header
+    # the corner's centre is given
+    transform = Affine(a, b, c - (a + b) / 2, d, e, f - (d + e) / 2)
+    return replace(header, grid=_resolving(Grid(grid.width, grid.height, transform, grid.crs)))
+
+
 def describe(dataset: Any) -> RasterHeader:
     """What GDAL knows of an open dataset, as a header that rasterio reads.
 
@@ -140,8 +160,12 @@ def _describe(dataset: Any) -> RasterHeader:
 
 
 def _grid(dataset: Any) -> Grid:
-    """The raster's grid, if float64 coordinates tell its pixels apart."""
-    grid = Grid(dataset.width, dataset.height, Affine(*dataset.transform[:6]), parse_crs(dataset.crs))
+    """The raster's grid."""
+    return _resolving(Grid(dataset.width, dataset.height, Affine(*dataset.transform[:6]), parse_crs(dataset.crs)))
+
+
+def _resolving(grid: Grid) -> Grid:
+    """The grid, if float64 coordinates tell its pixels apart."""
     transform = grid.transform
     if not all(map(math.isfinite, transform[:6])) or not transform.determinant:
         raise HeaderError(f"its transform {tuple(transform[:6])} places no pixels: write a proper one into it")

@@ -19,6 +19,7 @@ from geostream.index import converted_res
 from geostream.opening import open_source
 from geostream.plan import Request, Source, plan_job
 from geostream.reader import Patch, read_many
+from geostream.scan.names import sidecar_names
 from geostream.transport import Access, get_range, normalize_url, run
 from geostream.warp import RESAMPLINGS
 
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["info", "read"]
 
-SIDECAR_SUFFIXES = (".msk", ".ovr", ".msk.ovr", ".aux.xml")
-"""What GDAL's sidecar files add to the raster's name."""
+_PROBED = (".msk", ".ovr", ".msk.ovr", ".aux.xml")
+"""What the sidecar files that a remote raster is probed for add to its name."""
 
 MAX_OUTPUT = 2**34
 """Bytes of the largest output that `read` takes on."""
@@ -77,7 +78,7 @@ def read(
         storage_options: options of the fsspec filesystem, as in pandas.
         fs: an fsspec filesystem to use instead.
         sidecars: whether to look for mask, overview and metadata files beside a remote file (one request each); those
-            beside a local file are always found.
+            beside a local file are always found, world files (``.tfw``, ``.wld``) included.
         transport: who fetches from s3, gs, az and http(s): ``"obstore"``, ``"fsspec"``, or ``"auto"`` for obstore
             where ``storage_options`` mean the same to it.
         sign: called with the URL right before a request, returns the URL to ask for, such as one with a token.
@@ -201,11 +202,11 @@ def _open(
     sidecars: bool,
 ) -> tuple[Source, RasterHeader]:
     location = normalize_url(url, access)
-    beside = [location + suffix for suffix in SIDECAR_SUFFIXES]
     if access.fs is None and location.startswith("/"):
-        return run(_open_source(Source(location, access, tuple(s for s in beside if Path(s).is_file()))))
+        beside = tuple(name for name in sidecar_names(location) if Path(name).is_file())
+        return run(_open_source(Source(location, access, beside)))
     if sidecars:
-        return run(_probe_and_open(Source(location, access), beside))
+        return run(_probe_and_open(Source(location, access), [location + suffix for suffix in _PROBED]))
     return run(_open_source(Source(location, access)))
 
 

@@ -173,3 +173,34 @@ def test_no_georeferencing_is_pixels(tmp_path):
     for options in ({"crs": "EPSG:3857"}, {"bounds": (0, 0, 9, 9), "bounds_crs": "EPSG:3857"}):
         with pytest.raises(gs.ConfigError, match="has no CRS"):
             gs.read(path, **options)
+
+
+@pytest.mark.parametrize("ending", ["tfw", "tifw", "wld", "TFW"])
+def test_world_files_place_what_does_not_say_where_it_lies(tmp_path, ending):
+    path = tmp_path / "scan.v1.tif"
+    with (
+        pytest.warns(rasterio.errors.NotGeoreferencedWarning),
+        rasterio.open(
+            path, "w", driver="GTiff", width=40, height=30, count=1, dtype="uint8", crs="EPSG:32632"
+        ) as file,  # fmt: skip
+    ):
+        file.write(np.arange(1200, dtype=np.uint8).reshape(1, 30, 40))
+    (tmp_path / f"scan.v1.{ending}").write_text("10\n0\n0\n-10\n500005\n4999995\n")
+    with rasterio.open(path) as file:
+        expected = file.transform
+    assert expected == Affine(10, 0, 500000, 0, -10, 5000000)
+    assert gs.read(path).transform == gs.info(path)["transform"] == expected
+    assert gs.info(path)["sidecars"] == [str(tmp_path / f"scan.v1.{ending}")]
+    part = gs.read(path, bounds=(500100, 4999800, 500200, 4999900))
+    with rasterio.open(path) as file:
+        assert np.array_equal(part.data, file.read(window=((10, 20), (10, 20))))
+    x, y, _ = gs.RasterDataset(tmp_path).bounds
+    assert (x.start, x.stop, y.start, y.stop) == (500000, 500400, 4999700, 5000000)
+
+
+def test_a_world_file_is_not_asked_for_where_the_raster_says_where_it_lies(tmp_path):
+    write_cog(tmp_path / "scene.tif", scene(64, 64))
+    (tmp_path / "scene.tfw").write_text("1\n0\n0\n-1\n5\n5\n")
+    with rasterio.open(tmp_path / "scene.tif") as file:
+        assert gs.info(tmp_path / "scene.tif")["transform"] == file.transform
+    assert gs.info(tmp_path / "scene.tif")["requests"] == 1

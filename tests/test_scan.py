@@ -87,6 +87,7 @@ def test_sidecars_are_attached_and_never_scenes(folder, tmp_path):
         (tmp_path / f"a.tif{suffix}").write_bytes(b"x")
     (tmp_path / "a.tfw").write_text("1")
     expected = tuple(str(tmp_path / f"a.tif{suffix}") for suffix in (".msk", ".ovr", ".aux.xml", ".msk.ovr"))
+    expected += (str(tmp_path / "a.tfw"),)
     for path in (tmp_path, tmp_path / "a.tif"):
         listing = list_scenes(path, "*", Access())
         assert listing.urls == (str(tmp_path / "a.tif"),)

@@ -109,7 +109,8 @@ async def list_paths(paths: Paths, glob: str, access: Access, *, probe: bool) ->
             f"of {len(roots)} paths, {len(barren)} do not exist or hold no file that matches {glob!r}: "
             f"{', '.join(barren)}. None is left out silently: correct them, or take them off the list"
         )
-    beside = {url: tuple(name for name in sidecar_names(url) if name in everything) for url in found}
+    others = everything - found.keys()
+    beside = {url: tuple(name for name in sidecar_names(url) if name in others) for url in (found if others else ())}
     return Listing(
         tuple(sorted(found)),
         {url: names for url, names in beside.items() if names},

@@ -99,6 +99,12 @@ def is_hidden(url: str, root: str) -> bool:
 
 
 def sidecar_names(url: str) -> list[str]:
-    """What a raster's sidecars would be called."""
-    stop = name_span(url)[1]
-    return [f"{url[:stop]}{suffix}{url[stop:]}" for suffix in _PIXEL_SIDECARS]
+    """What a raster's sidecars would be called, world files last."""
+    start, stop = name_span(url)
+    beside = [f"{url[:stop]}{suffix}{url[stop:]}" for suffix in _PIXEL_SIDECARS]
+    stem, dot, ending = url[start:stop].rpartition(".")
+    if not (stem and dot and ending):
+        return beside
+    worlds = dict.fromkeys([f"{ending[0]}{ending[-1]}w", f"{ending}w", "wld"])
+    cased = dict.fromkeys([*map(str.lower, worlds), *map(str.upper, worlds)])
+    return beside + [f"{url[:start]}{stem}.{world}{url[stop:]}" for world in cased]
