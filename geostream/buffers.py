@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -12,15 +14,24 @@ __all__ = ["BufferPool"]
 
 
 class _Lease:
-    """Memory on loan: whoever holds an array over it holds this, and when it goes the memory returns to its pool."""
+    """Memory on loan: whoever holds an array over it holds this."""
 
-    def __init__(self, memory: np.ndarray[Any, np.dtype[np.uint8]], pool: BufferPool) -> None:
-        self._memory = memory
-        self._pool = pool
+    __slots__ = ("__array_interface__", "__weakref__", "memory")
+
+    def __init__(self, memory: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        self.memory = memory
         self.__array_interface__ = memory.__array_interface__
 
-    def __del__(self) -> None:
-        self._pool.give_back(self._memory)
+
+class _Loan(weakref.ref[_Lease]):
+    """Notes the end of a lease.
+
+    Its callback is a deque's ``append``. In a function of Python, which a ``__del__`` would be, Ctrl-C may arrive, and
+    Python ignores what is raised there: the program would go on as if nothing had been pressed.
+    """
+
+    __slots__ = ("memory",)
+    memory: np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class BufferPool:
@@ -39,10 +50,13 @@ class BufferPool:
     def _start(self) -> None:
         self._free: dict[int, list[np.ndarray[Any, np.dtype[np.uint8]]]] = {}
         self._bytes = 0
-        self._lock = threading.RLock()  # a lease may end within `take`, by the garbage collector's hand
+        self._lent: set[_Loan] = set()
+        self._ended: deque[_Loan] = deque()
+        self._lock = threading.Lock()
 
     def take(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Memory of that size, its content arbitrary; it returns by itself when the last array over it is gone."""
+        self.settle()
         with self._lock:
             free = self._free.get(nbytes)
             memory = free.pop() if free else None
@@ -51,11 +65,19 @@ class BufferPool:
         if memory is None:
             # NumPy asks for huge pages, which take a tenth of the time to touch first.
             memory = np.empty(nbytes, np.uint8)
-        return np.asarray(_Lease(memory, self))
+        lease = _Lease(memory)
+        loan = _Loan(lease, self._ended.append)
+        loan.memory = memory
+        self._lent.add(loan)
+        return np.asarray(lease)
 
-    def give_back(self, memory: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-        """Keep memory for later, if there is room."""
+    def settle(self) -> None:
+        """Of the memory that has returned, keep what there is room for, and free the rest; `take` does so, too."""
         with self._lock:
-            if self._bytes + memory.nbytes <= self._limit:
-                self._free.setdefault(memory.nbytes, []).append(memory)
-                self._bytes += memory.nbytes
+            while self._ended:
+                loan = self._ended.popleft()
+                self._lent.discard(loan)
+                memory = loan.memory
+                if self._bytes + memory.nbytes <= self._limit:
+                    self._free.setdefault(memory.nbytes, []).append(memory)
+                    self._bytes += memory.nbytes

@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary, ref
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,23 +27,20 @@ _REMEMBERED_VERSIONS = 2**14
 class Lease:
     """Decoded tiles that a batch holds until it is delivered, so that batches behind it find them. It ends with itself.
 
-    Its end takes no lock: the garbage collector may bring it about anywhere.
+    Its end runs no Python: Ctrl-C may arrive in a ``__del__`` or a callback, and Python ignores what is raised there.
     """
 
-    __slots__ = ("_ended", "tiles")
+    __slots__ = ("__weakref__", "tiles")
 
     def __init__(self) -> None:
         self.tiles: dict[TileKey, Tile] = {}
-        self._ended: deque[int] | None = None
 
-    def __del__(self) -> None:
-        if self._ended is not None:
-            self._ended.append(sum(tile.nbytes for tile in self.tiles.values()))
 
-    def hold(self, key: TileKey, tile: Tile, ended: deque[int]) -> None:
-        """Keep a tile; the bytes of all go to ``ended`` in the end."""
-        self.tiles[key] = tile
-        self._ended = ended
+class _LentTile(ref["Tile"]):
+    """A tile as long as somebody holds it, and under which key."""
+
+    __slots__ = ("key",)
+    key: TileKey
 
 
 class PendingTile:
@@ -72,9 +69,11 @@ class TileStore:
         """Tiles being fetched or decoded."""
         self._tiles: OrderedDict[TileKey, Tile] = OrderedDict()
         self._bytes = 0
-        self._lent: WeakValueDictionary[TileKey, Tile] = WeakValueDictionary()
+        self._lent: dict[TileKey, _LentTile] = {}
+        self._gone: deque[_LentTile] = deque()
         self._lent_bytes = 0
-        self._ended: deque[int] = deque()
+        self._leases: dict[ref[Lease], int] = {}
+        self._ended: deque[ref[Lease]] = deque()
         self._next = itertools.count()
         self._by_etag: OrderedDict[tuple[str, Access, tuple[str, ...], str], int] = OrderedDict()
         self._by_header: WeakKeyDictionary[RasterHeader, int] = WeakKeyDictionary()
@@ -92,18 +91,26 @@ class TileStore:
         """A decoded tile, or None. Call it with the lock held."""
         tile = self._tiles.get(key)
         if tile is None:
-            return self._lent.get(key)
+            lent = self._lent.get(key)
+            return None if lent is None else lent()
         self._tiles.move_to_end(key)
         return tile
 
     def lend(self, lease: Lease, key: TileKey, tile: Tile) -> None:
         """Have a batch hold a tile, if there is room. Call it with the lock held."""
         while self._ended:
-            self._lent_bytes -= self._ended.popleft()
+            self._lent_bytes -= self._leases.pop(self._ended.popleft())
+        while self._gone:
+            gone = self._gone.popleft()
+            if self._lent.get(gone.key) is gone:
+                del self._lent[gone.key]
         if key not in lease.tiles and self._lent_bytes + tile.nbytes <= self.lent_limit:
             self._lent_bytes += tile.nbytes
-            self._lent[key] = tile
-            lease.hold(key, tile, self._ended)
+            lent = self._lent[key] = _LentTile(tile, self._gone.append)
+            lent.key = key
+            lease.tiles[key] = tile
+            known = ref(lease, self._ended.append)  # equal to others of the same lease, of which the first is kept
+            self._leases[known] = self._leases.get(known, 0) + tile.nbytes
 
     def settle(self, pending: PendingTile, tile: Tile | Exception) -> list[tuple[Run, int]]:
         """Who waits for a tile that is decoded or has failed; once there is nobody, it is pending no longer."""

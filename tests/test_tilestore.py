@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 
 import numpy as np
 import pytest
 
+from geostream.buffers import BufferPool
 from geostream.plan import Source
 from geostream.tilestore import Lease, TileStore
 from geostream.transport import Access
@@ -76,6 +78,34 @@ def test_a_tile_is_held_once_by_a_lease_however_often_it_is_found():
         for _ in range(5):
             store.lend(lease, (0, 0, 0), store.get((0, 0, 0)))
     put(store, (0, 0, 1), lease=lease)
+    assert has(store, (0, 0, 0), (0, 0, 1)) == [True, True]
+
+
+def test_the_end_of_a_lease_and_of_memory_runs_no_python():
+    """Ctrl-C that arrives in a ``__del__`` or in a weak reference's callback is ignored by Python."""
+    store, lease, pool = TileStore(0, 250), Lease(), BufferPool(1000)
+    memory = pool.take(100)
+    tile = put(store, (0, 0, 0), lease=lease)
+    address, calls = memory.ctypes.data, []
+    sys.setprofile(lambda frame, event, arg: calls.append(frame.f_code.co_name) if event == "call" else None)
+    del lease, memory
+    sys.setprofile(None)
+    assert calls == []
+    assert tile() is None
+    assert pool.take(100).ctypes.data == address
+    lease = Lease()
+    put(store, (0, 0, 1), nbytes=250, lease=lease)
+    assert has(store, (0, 0, 0), (0, 0, 1)) == [False, True]
+    assert list(store._lent) == [(0, 0, 1)]
+    assert list(store._leases.values()) == [250]
+
+
+def test_a_tile_lent_again_under_its_key_is_found():
+    store, first, second = TileStore(0, 1000), Lease(), Lease()
+    put(store, (0, 0, 0), lease=first)
+    del first
+    put(store, (0, 0, 0), lease=second)
+    put(store, (0, 0, 1), lease=second)
     assert has(store, (0, 0, 0), (0, 0, 1)) == [True, True]
 
 
