@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +22,12 @@ from tqdm import tqdm
 from geostream.blending import Chip, ChipFile, blended, covers, one_of_each, strips
 from geostream.errors import ConfigError
 from geostream.grid import PASTE_TOLERANCE, parse_crs
+from geostream.samplers.checks import check_count
 from geostream.samplers.regions import regions_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -36,6 +39,24 @@ _SECOND = 1e-3
 """Seconds by which times may differ: a batch holds them as float64."""
 _LEAST_TILE = {"GTiff": 16, "COG": 128}
 """Sides in pixels below which GDAL's drivers write no tiles."""
+_OPTIONS = {
+    "GTiff": """
+    alpha bigtiff color_table_multiplier compress discard_lsb endianness geotiff_keys_flavor geotiff_version
+    interleave jpeg_quality jpegtablesmode jxl_alpha_distance jxl_distance jxl_effort jxl_lossless lzma_preset
+    max_z_error nbits num_threads photometric pixeltype predictor profile rpb rpctxt source_icc_profile
+    source_primaries_blue source_primaries_green source_primaries_red source_whitepoint sparse_ok
+    streamable_output tfw tiff_transferfunction_blue tiff_transferfunction_green tiff_transferfunction_red
+    tiff_transferrange_black tiff_transferrange_white webp_level webp_lossless zlevel zstd_level
+    """,
+    "COG": """
+    add_alpha aligned_levels bigtiff compress extent geotiff_version interleave jxl_alpha_distance jxl_distance
+    jxl_effort jxl_lossless level max_z_error max_z_error_overview nbits num_threads overview_compress
+    overview_count overview_predictor overview_quality overview_resampling overviews predictor quality res
+    resampling sparse_ok statistics target_srs tiling_scheme warp_resampling zoom_level
+    zoom_level_strategy
+    """,
+}
+"""What GDAL's drivers can be told about a file (gdal.org/drivers/raster), without what the writer itself says."""
 _RES = 1e-6
 """Share of a pixel size by which another may differ and be the same."""
 
@@ -66,7 +87,8 @@ class PredictionWriter(pl.Callback):
         options: GDAL's other creation options, such as ``compress="zstd"``; by default DEFLATE.
 
     Raises:
-        ConfigError: a driver that is neither, or a tile size that is no multiple of 16.
+        ConfigError: a driver that is neither, a tile size that is no multiple of 16, a ``finish`` that cannot be
+            called, a ``nodata`` that is no number, or an option that the driver does not have.
     """
 
     def __init__(
@@ -82,10 +104,14 @@ class PredictionWriter(pl.Callback):
     ) -> None:
         if driver not in _LEAST_TILE:
             raise ConfigError(f"driver={driver!r}: pass 'COG' or 'GTiff'")
-        if blocksize < _LEAST_TILE[driver] or blocksize % 16:
+        if check_count("blocksize", blocksize) < _LEAST_TILE[driver] or blocksize % 16:
             raise ConfigError(
                 f"blocksize={blocksize}: pass a multiple of 16, for a {driver} {_LEAST_TILE[driver]} or more"
             )
+        if finish is not None and not callable(finish):
+            raise ConfigError(f"finish={finish!r}: pass a function of the blended predictions (C, H, W)")
+        _check_number("nodata", nodata)
+        _check_options(driver, options)
         self.folder = Path(folder)
         self.finish = finish
         self.nodata = nodata
@@ -157,7 +183,8 @@ class PredictionWriter(pl.Callback):
         """Blend and write this rank's part of the scenes.
 
         Raises:
-            ConfigError: ranks do not see each other's files, or ``finish`` returns something odd.
+            ConfigError: ranks do not see each other's files, ``finish`` returns something odd, or ``nodata`` does not
+                fit what is predicted.
         """
         assert self._chips is not None
         assert self._waiting is not None
@@ -235,6 +262,7 @@ class PredictionWriter(pl.Callback):
                 if dataset is None:
                     if nodata is None and values.dtype.kind == "f":
                         nodata = float("nan")
+                    _check_nodata(nodata, values.dtype, target.name)
                     dataset = self._open(path, target, values, nodata)
                 window = RasterioWindow(0, top, target.width, values.shape[1])
                 if nodata is not None:
@@ -330,6 +358,37 @@ class _Targets:
         if len(found):
             found = found[lengths[found] <= lengths[found].min() + _SECOND]
         return [(self._first + int(i), int(whole[i, 1]), int(whole[i, 0])) for i in found]
+
+
+def _check_number(name: str, value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+        raise ConfigError(f"{name}={value!r}: pass a number")
+
+
+def _check_options(driver: str, options: Iterable[str]) -> None:
+    known = _OPTIONS[driver].split()
+    for name in options:
+        if name.lower() not in known:
+            raise ConfigError(
+                f"{name}= is no argument of PredictionWriter, nor a creation option of GDAL's {driver} driver: those "
+                f"are {', '.join(known)}"
+            )
+
+
+def _check_nodata(nodata: float | None, dtype: np.dtype[Any], scene: str) -> None:
+    """Refuse a value that pixels of ``dtype`` cannot hold, and that would wrap around or become infinite."""
+    if nodata is None or dtype.kind not in "iuf":
+        return
+    if dtype.kind == "f":
+        fits = not math.isfinite(nodata) or abs(nodata) <= float(np.finfo(dtype).max)
+    else:
+        limits = np.iinfo(dtype)
+        fits = math.isfinite(nodata) and nodata == int(nodata) and limits.min <= nodata <= limits.max
+    if not fits:
+        raise ConfigError(
+            f"nodata={nodata} cannot be held by {dtype.name}, in which {scene!r} is predicted: pass a nodata= that it "
+            "can hold, or a finish= that returns another dtype"
+        )
 
 
 def _free_name(index: Any, row: int, names: set[str]) -> str:

@@ -1,6 +1,7 @@
 """Predictions written as rasters: an identity model gives back the scenes."""
 
 import io
+import re
 
 import lightning.pytorch as pl
 import numpy as np
@@ -232,3 +233,64 @@ def test_a_bar_shows_how_far_writing_is(tmp_path, monkeypatch, progress):
 def test_unknown_layouts_are_refused(tmp_path, options):
     with pytest.raises(ConfigError, match=next(iter(options))):
         gs.PredictionWriter(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"finish": 3}, r"^finish=3: pass a function"),
+        ({"nodata": "x"}, r"^nodata='x': pass a number"),
+        ({"nodata": True}, r"^nodata=True: pass a number"),
+        ({"blocksize": "x"}, r"^blocksize='x'"),
+        ({"compres": "zstd"}, r"^compres= is no argument of PredictionWriter.*COG.* compress,"),
+        ({"zlevel": 9}, r"^zlevel= is no.*COG driver.*level"),
+        ({"driver": "GTiff", "level": 9}, r"^level= is no.*GTiff driver.*zlevel"),
+        ({"driver": "GTiff", "blockxsize": 64}, r"^blockxsize= is no"),
+    ],
+    ids=str,
+)
+def test_bad_arguments_are_refused_when_the_writer_is_made(tmp_path, options, words):
+    with pytest.raises(ConfigError, match=words):
+        gs.PredictionWriter(tmp_path, **options)
+
+
+def test_gdals_options_are_passed_on(tmp_path):
+    write_cog(tmp_path / "in" / "a.tif", shape=(40, 40), blocksize=64)
+    for driver, options in (
+        ("COG", {"COMPRESS": "zstd", "level": 9}),
+        ("GTiff", {"compress": "zstd", "zstd_level": 9}),
+    ):
+        predict(tmp_path, whole(Rasters(tmp_path / "in")), driver=driver, **options)
+        with rasterio.open(tmp_path / "out" / "a.tif") as written:
+            assert written.compression.name == "zstd"
+
+
+@pytest.mark.parametrize(
+    ("nodata", "dtype", "fits"),
+    [
+        (-1, "uint8", False),
+        (256, "uint8", False),
+        (0.5, "int16", False),
+        (float("nan"), "int32", False),
+        (1e300, "float32", False),
+        (255, "uint8", True),
+        (-1, "int16", True),
+        (float("-inf"), "float32", True),
+    ],
+)
+def test_nodata_must_fit_what_is_written(tmp_path, nodata, dtype, fits):
+    write_cog(tmp_path / "in" / "hills.tif", shape=(40, 40), blocksize=64)
+
+    def finish(values):
+        return values[0].astype(dtype)
+
+    if fits:
+        predict(tmp_path, whole(Rasters(tmp_path / "in")), finish=finish, nodata=nodata)
+        with rasterio.open(tmp_path / "out" / "hills.tif") as written:
+            assert (written.nodata, written.dtypes[0]) == (nodata, dtype)
+        return
+    with pytest.raises(
+        ConfigError, match=rf"nodata={re.escape(str(nodata))} cannot be held by {dtype}.*'hills'.*nodata="
+    ):
+        predict(tmp_path, whole(Rasters(tmp_path / "in")), finish=finish, nodata=nodata)
+    assert list((tmp_path / "out").iterdir()) == [], "nothing is left behind"
