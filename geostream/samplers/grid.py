@@ -24,12 +24,14 @@ class GridGeoSampler(ChipSampler[Place]):
     Args:
         dataset: the GeoDataset to sample.
         size: side of a chip, or (height, width), in ``units``.
-        stride: distance between chips, or (down, across), in ``units``; by default ``size``.
+        stride: distance between chips, or (down, across), in ``units``; by default ``size``. A larger one than
+            ``size`` leaves gaps of ``stride - size`` pixels between chips.
         roi: shapely polygon in the dataset's CRS to cover (chips within its bounding box that hold some of it).
         toi: `pandas.Interval` to stay within, both ends included.
         units: what ``size`` and ``stride`` are measured in.
         edge: where the stride does not end at a region's far edge: ``"shift"`` adds a last row and column of chips
-            that end there, so that every pixel is covered and none outside; ``"overhang"`` keeps the stride and lets
+            that end there, so that no pixel outside is covered, and every one inside unless the stride is larger than
+            a chip; ``"overhang"`` keeps the stride and lets
             them reach beyond; ``"drop"`` leaves the rest uncovered.
         options: see `ChipOptions`.
 
