@@ -11,6 +11,7 @@ import copy
 import itertools
 import math
 import warnings
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def random_bbox_assignment(
     """
     places = _places(index_of(dataset))
     total = len(dataset.index)
-    counts = [check_count("lengths", n) for n in lengths] if sum(lengths) == total else _counts(lengths, total)
+    counts = _counts(lengths, total)
     split_of = _dealt([len(rows) for rows in places], counts, generator)
     footprints = _footprints(dataset)
     pieces = [(row, footprints[row], split) for rows, split in zip(places, split_of, strict=True) for row in rows]
@@ -91,7 +92,7 @@ def random_bbox_splitting(
     Raises:
         ConfigError: fractions that do not sum to 1, or a split that would be empty.
     """
-    shares = _fractions(fractions)
+    shares = _fractions("fractions", fractions)
     pieces: list[Piece] = []
     for rows, box in _boxed_places(dataset):
         down = bool(torch.randint(0, 2, (1,), generator=generator))
@@ -121,7 +122,7 @@ def random_grid_cell_assignment(
     Raises:
         ConfigError: fractions that do not sum to 1, a grid of one cell, or a split that would be empty.
     """
-    shares, side = _fractions(fractions), check_count("grid_size", grid_size, 2)
+    shares, side = _fractions("fractions", fractions), check_count("grid_size", grid_size, 2)
     ends = np.linspace(0.0, 1.0, side + 1).tolist()
     cells = [(rows, cell) for rows, box in _boxed_places(dataset) for cell in box.cells(ends, ends)]
     split_of = _dealt([1] * len(cells), _counts(shares, len(cells)), generator)
@@ -142,6 +143,7 @@ def roi_split(dataset: Any, rois: Sequence[Any]) -> list[Any]:
     Raises:
         ConfigError: regions that overlap or are no polygons, or in which there is nothing.
     """
+    rois = _listed("rois", rois)
     for roi in rois:
         if not (isinstance(roi, shapely.Geometry) and shapely.is_valid(roi) and roi.area > 0):
             raise ConfigError(f"rois holds {roi!r}: pass valid shapely polygons in the dataset's CRS")
@@ -174,7 +176,7 @@ def time_series_split(
         ConfigError: lengths of differing kinds, fractions that do not sum to 1, intervals that overlap, or a split that
             would be empty.
     """
-    spans = _spans(index_of(dataset).index, lengths)
+    spans = _spans(index_of(dataset).index, _listed("lengths", lengths))
     whole = min(start for start, _ in spans), max(stop for _, stop in spans)
     kept = [_within(dataset.index.index, span, spans) for span in spans]
     for number, rows in enumerate(kept):
@@ -249,19 +251,29 @@ def _places(index: gpd.GeoDataFrame) -> list[list[int]]:
     return list(places.values())
 
 
-def _fractions(fractions: Sequence[float]) -> list[float]:
+def _listed(name: str, values: Any) -> list[Any]:
     try:
-        shares = [float(fraction) for fraction in fractions]
+        return list(values)
+    except TypeError as error:
+        raise ConfigError(f"{name}={values!r}: pass a list, with one item for each split") from error
+
+
+def _fractions(name: str, fractions: Any) -> list[float]:
+    try:
+        shares = [float(fraction) for fraction in _listed(name, fractions)]
     except (TypeError, ValueError):
         shares = []
     if not shares or min(shares) <= 0 or not math.isclose(sum(shares), 1):
-        raise ConfigError(f"{fractions!r} do not split a dataset: pass positive fractions that sum to 1")
+        raise ConfigError(f"{name}={fractions!r} do not split a dataset: pass positive fractions that sum to 1")
     return shares
 
 
-def _counts(fractions: Sequence[float], total: int) -> list[int]:
-    """Whole numbers that sum to ``total``, as torch's `random_split` makes them of fractions."""
-    counts = [math.floor(fraction * total) for fraction in _fractions(fractions)]
+def _counts(lengths: Any, total: int) -> list[int]:
+    """Whole numbers that sum to ``total``: those given, or as torch's `random_split` makes them of fractions."""
+    given = _listed("lengths", lengths)
+    if all(isinstance(length, Real) for length in given) and sum(given) == total:
+        return [check_count("lengths", length) for length in given]
+    counts = [math.floor(fraction * total) for fraction in _fractions("lengths", given)]
     for number in range(total - sum(counts)):
         counts[number % len(counts)] += 1
     return counts
@@ -333,7 +345,7 @@ def _spans(times: pd.IntervalIndex, lengths: Sequence[Any]) -> list[Span]:
     if lengths and all(isinstance(length, pd.Timedelta) for length in lengths):
         cuts = [first + length for length in itertools.accumulate(lengths)]
     else:
-        shares = _fractions(lengths)
+        shares = _fractions("lengths", lengths)
         nominal = [first + share * (last - first) for share in itertools.accumulate(shares)]
         room = min(shares) / 2 * (last - first)
         cuts = [*(_between_scenes(cut, times[dated], room) for cut in nominal[:-1]), last]
