@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from geostream.errors import ConfigError
-from geostream.samplers.checks import check_choice, check_count, check_share
+from geostream.samplers.checks import check_choice, check_count, check_flag, check_share
 from geostream.samplers.chips import fitting
 from geostream.samplers.regions import Place, dataset_res, index_of, regions_of
 from geostream.samplers.units import Units, pixel_size
@@ -255,12 +255,14 @@ class ChipSampler(EpochSampler[Item], Generic[Item]):
         self.roi = roi
         self.toi = toi
         self.units = units
-        self.pad = pad
+        self.pad = check_flag("pad", pad)
         self.min_valid = check_share("min_valid", min_valid)
         self.pixels = pixel_size(size, units, self.res, "size")
         self.size = (self.pixels[0] * self.res[1], self.pixels[1] * self.res[0])
         regions = [replace(region, least=self.min_valid) for region in regions_of(dataset, roi, toi, self._reach())]
         if valid is not None:
+            if not hasattr(valid, "attached"):
+                raise ConfigError(f"valid={valid!r}: pass what samplers.read_valid(dataset) returns")
             regions = valid.attached(dataset, regions)
         self.regions, small, refused = fitting(regions, self.pixels, pad=self.pad)
         _tell_of_left_out(self.pixels, len(regions), small, refused)

@@ -9,6 +9,7 @@ import numpy as np
 
 from geostream.errors import ConfigError
 from geostream.samplers.base import EpochSampler, RankOptions
+from geostream.samplers.checks import check_flag
 from geostream.samplers.regions import Place, Region, border_of, dataset_res, index_of, regions_of
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class PreChippedGeoSampler(EpochSampler[Place]):
         self.res = dataset_res(dataset)
         self.roi = roi
         self.toi = toi
-        self.shuffle = shuffle
+        self.shuffle = check_flag("shuffle", shuffle)
         self.regions = _uncrossed(regions_of(dataset, roi, toi))
         self._clipped = roi is not None or border_of(dataset) is not None
         self.length = len(self.regions)

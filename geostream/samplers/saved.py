@@ -13,7 +13,7 @@ import shapely
 from geostream.errors import ConfigError, NotFoundError
 from geostream.grid import parse_crs, same_crs
 from geostream.samplers.base import EpochSampler, RankOptions
-from geostream.samplers.checks import check_count
+from geostream.samplers.checks import check_count, check_flag
 from geostream.samplers.regions import Place, index_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,12 @@ def windows(sampler: EpochSampler[Any], epoch: int = 0) -> gpd.GeoDataFrame:
     Returns:
         One row a chip: ``xmin``, ``xmax``, ``xres``, ``ymin``, ``ymax``, ``yres`` float64 in CRS units, ``tmin`` and
         ``tmax``, the box as ``geometry``, and of batch samplers the number of the ``batch``.
+
+    Raises:
+        ConfigError: ``sampler`` is none of this module's.
     """
+    if not isinstance(sampler, EpochSampler):
+        raise ConfigError(f"a {type(sampler).__name__} is no sampler: pass one of geostream.samplers")
     items: Sequence[Any] = sampler.items(check_count("epoch", epoch, 0))
     batched = hasattr(sampler, "batch_size")
     places: list[Place] = [place for batch in items for place in batch] if batched else list(items)
@@ -110,7 +115,7 @@ class SavedGeoSampler(EpochSampler[Place]):
     ) -> None:
         super().__init__(generator=generator, **options)
         self.index = index_of(dataset)
-        self.shuffle = shuffle
+        self.shuffle = check_flag("shuffle", shuffle)
         self._saved = _Saved(dataset, windows)
         self.length = len(self._saved)
 
@@ -158,7 +163,7 @@ class SavedBatchGeoSampler(EpochSampler[list[Place]]):
     ) -> None:
         super().__init__(generator=generator, **options)
         self.index = index_of(dataset)
-        self.shuffle = shuffle
+        self.shuffle = check_flag("shuffle", shuffle)
         self._saved = _Saved(dataset, windows)
         self._batches: list[np.ndarray[Any, Any]] | None = None
         if batch_size is None:

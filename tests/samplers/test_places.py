@@ -103,6 +103,37 @@ def test_the_grids_stride_may_overlap_or_leave_gaps():
     assert [row for row, *_ in windows(GridGeoSampler(one(6, 2), 2, stride=6, edge="overhang"))] == [0]
 
 
+@pytest.mark.parametrize(
+    ("edge", "lefts"), [("shift", [0, 30, 60, 85]), ("overhang", [0, 30, 60, 90]), ("drop", [0, 30, 60])]
+)
+def test_a_stride_larger_than_a_chip_leaves_gaps_of_the_difference(edge, lefts):
+    chips = windows(GridGeoSampler(one(10, 95), 10, 30, edge=edge))
+    assert [col for _, col, *_ in chips] == lefts
+
+
+def test_a_stride_larger_than_the_scene_leaves_its_first_and_last_chip():
+    assert [col for _, col, *_ in windows(GridGeoSampler(one(10, 100), 10, 10**9))] == [0, 90]
+
+
+@pytest.mark.parametrize("make", [RandomGeoSampler, lambda *a, **k: RandomBatchGeoSampler(*a, 4, **k)])
+def test_lengths_that_no_memory_holds_are_refused(make):
+    with pytest.raises(ConfigError, match=r"length=1000000000.*GiB"):
+        make(one(60, 60), 16, length=10**9)
+
+
+def test_what_is_no_flag_is_refused():
+    ground = one(60, 60)
+    for make in (lambda: RandomGeoSampler(ground, 16, pad="yes"), lambda: PreChippedGeoSampler(ground, shuffle="no")):
+        with pytest.raises(ConfigError, match="pass True or False"):
+            make()
+
+
+def test_what_is_no_map_of_valid_ground_is_refused():
+    for valid in ({}, 0.5):
+        with pytest.raises(ConfigError, match=r"valid=.*read_valid"):
+            RandomGeoSampler(one(60, 60), 16, valid=valid)
+
+
 def test_regions_smaller_than_a_chip():
     small = one(10, 40)
     for make in (

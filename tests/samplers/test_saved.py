@@ -147,5 +147,7 @@ def test_what_is_no_table_is_refused(tmp_path):
     (tmp_path / "text.parquet").write_text("text")
     with pytest.raises(ConfigError, match="to_parquet"):
         SavedGeoSampler(place, tmp_path / "text.parquet")
+    with pytest.raises(ConfigError, match="MemoryDataset is no sampler"):
+        windows(place)
     with pytest.raises(ConfigError, match="windows="):
         SavedGeoSampler(place, 3)
