@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -170,9 +171,12 @@ def converted_res(grid: Grid, target: CRS | None) -> tuple[float, float]:
             if (box := rasterio.warp.transform_bounds(wkt, target_wkt, *part.bounds))[0] < box[2]
         )
         part = next(whole, grid)
-        transform, _, _ = rasterio.warp.calculate_default_transform(
-            wkt, target_wkt, part.width, part.height, *part.bounds
-        )
+        with warnings.catch_warnings():
+            # rasterio 1.4 multiplies transforms by `*`, which affine 3 speaks up against
+            warnings.simplefilter("ignore", PendingDeprecationWarning)
+            transform, _, _ = rasterio.warp.calculate_default_transform(
+                wkt, target_wkt, part.width, part.height, *part.bounds
+            )
     except Exception as error:  # rasterio lets GDAL's own exception classes through
         raise ConfigError(f"the resolution of {grid.bounds} cannot be converted, pass res=: {error}") from error
     return float(transform.a), float(-transform.e)

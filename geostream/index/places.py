@@ -13,6 +13,7 @@ import shapely
 
 from geostream.errors import ConfigError
 from geostream.grid import parse_crs, same_crs
+from geostream.index.collector import uncollected
 from geostream.index.footprint import projected
 from geostream.index.schema import WGS84
 
@@ -44,7 +45,8 @@ class Places:
         # Diagonals stand for boxes: the tree looks at nothing else, and they take a third of a polygon's memory.
         lines = np.full(len(boxes), None, dtype=object)
         known = np.isfinite(boxes).all(axis=1)
-        lines[known] = shapely.linestrings(boxes[known].reshape(-1, 2, 2))
+        with uncollected():
+            lines[known] = shapely.linestrings(boxes[known].reshape(-1, 2, 2))
         self._tree = shapely.STRtree(lines)
         self._tree.query(shapely.Point(0, 0))  # the first query builds it
         first, last = table.numbers("datetime_start"), table.numbers("datetime_end")

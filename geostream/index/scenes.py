@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +10,7 @@ import numpy as np
 import pandas as pd
 import shapely
 
+from geostream.index.collector import uncollected
 from geostream.index.footprint import footprints
 from geostream.index.scene import Scene
 
@@ -182,18 +181,6 @@ def _axis_aligned(
 def _boxes(table: SceneTable, rows: NDArray[np.intp], transforms: NDArray[np.float64]) -> NDArray[Any]:
     a, _, c, _, e, f = transforms.T
     x, y = c + a * table.numbers("width")[rows], f + e * table.numbers("height")[rows]
-    with _uncollected():
+    with uncollected():
         shapes: NDArray[Any] = shapely.box(np.minimum(c, x), np.minimum(f, y), np.maximum(c, x), np.maximum(f, y))
     return shapes
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Hold off the collector of cycles, which would look through a million polygons again and again as they come."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
