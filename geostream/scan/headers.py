@@ -9,7 +9,7 @@ from geostream.errors import DecodeError, GeostreamError, HeaderError, NotFoundE
 from geostream.index.scene import Scene
 from geostream.plan import Source
 from geostream.reader import read_headers
-from geostream.scan.listing import Listing, Paths, describe_paths, list_paths
+from geostream.scan.listing import Listing, Paths, describe_paths, each_path, list_paths
 from geostream.transport import scan_session
 
 if TYPE_CHECKING:
@@ -87,9 +87,15 @@ async def read_scenes(
 
 def nothing_matches(paths: Paths, glob: str) -> NotFoundError:
     """The error where no file is found."""
+    given = each_path(paths)
+    if not given:
+        return NotFoundError("no paths were given: pass at least one directory, glob, file or URL")
+    web = any(path.lower().startswith(("http://", "https://")) for path in given)
+    links = ". A web server's folder is known by the page of links that it shows (its URL ends in a slash); where it "
+    links += "shows none, pass the files' URLs or an index"
     return NotFoundError(
         f"no file at {describe_paths(paths)} matches {glob!r}: check the path, and filename_glob, which is compared "
-        "with file names"
+        f"with file names{links if web else ''}"
     )
 
 

@@ -72,7 +72,10 @@ def each_path(paths: Paths) -> list[str]:
         return [os.fspath(paths)]
     if not isinstance(paths, Iterable):
         raise ConfigError(f"paths={paths!r}: pass a path or URL, or several")
-    return [os.fspath(path) for path in paths]
+    given = list(paths)
+    if wrong := [path for path in given if not isinstance(path, str | os.PathLike)]:
+        raise ConfigError(f"paths= holds {wrong[0]!r}, a {type(wrong[0]).__name__}: pass paths and URLs")
+    return [os.fspath(path) for path in given]
 
 
 async def list_paths(paths: Paths, glob: str, access: Access, *, probe: bool) -> Listing:

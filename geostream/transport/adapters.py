@@ -112,7 +112,7 @@ def _read_local(ask: Ask) -> Body:
             raise Final("it is not a regular file", advice="Pass the path of a file")
         etag = local_etag(facts)
         if ask.etag is not None and ask.etag != etag:
-            raise object_changed()
+            raise object_changed(sign="its size or time of modification differs")
         if ask.start >= facts.st_size and facts.st_size:
             raise past_the_end(facts.st_size)
         length = min(ask.stop, facts.st_size) - ask.start

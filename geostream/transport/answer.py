@@ -275,10 +275,10 @@ def past_the_end(total: int | None, status: int | None = None) -> Final:
     )
 
 
-def object_changed(status: int | None = None) -> Final:
-    """Build the failure of an object that is not the one whose header was read."""
+def object_changed(status: int | None = None, sign: str = "its ETag differs") -> Final:
+    """Build the failure of an object that is not the one whose header was read, and by what ``sign`` that is seen."""
     return Final(
-        "the object changed since its header was read (its ETag differs)",
+        f"the object changed since its header was read ({sign})",
         advice="Update the index, or build the dataset again, so that its header is read anew",
         status=status,
     )

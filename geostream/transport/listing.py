@@ -154,9 +154,17 @@ async def _listed(route: Route, url: str, meter: Meter) -> dict[str, dict[str, A
     """Return name -> facts, in one call to the filesystem where it can."""
     set_meter(meter)
     fs, path = route.fs, route.path
+    found: dict[str, dict[str, Any]]
     if _is_glob(url):
-        return await _matches(fs, path, protocol_of(url))
-    found: dict[str, dict[str, Any]] = await fs._find(path, detail=True)  # noqa: SLF001 - fsspec's async API
+        found = await _matches(fs, path, protocol_of(url))
+    else:
+        found = await fs._find(path, detail=True)  # noqa: SLF001 - fsspec's async API
+        if protocol_of(url) in _HTTP and path.endswith("/"):
+            found.pop(path, None)  # a page without links, which fsspec takes for a file
+    if not found and protocol_of(url) in _HTTP and "::" not in url:
+        # fsspec takes a page that cannot be fetched for an empty one: ask once more, and hear why.
+        page = path.partition("*")[0].rpartition("/")[0] + "/"
+        await fs._ls(page, detail=False)  # noqa: SLF001 - fsspec's async API
     if set(found) == {path} and not found[path].get("size"):
         found = {path: await fs._info(path)}  # noqa: SLF001 - fsspec's async API
     return found
