@@ -430,3 +430,15 @@ def test_nothing_is_read_or_drawn_by_constructing_or_reporting(range_server, tmp
     assert report == sampler.report(0)
     sampler.set_epoch(0)
     assert list(sampler) == first
+
+
+def test_scenes_of_two_zones_warn_of_nothing(tmp_path):
+    write(tmp_path, "img", 0, (256, 256), 128)
+    write(tmp_path, "img", 1, (256, 256), 128, crs="EPSG:32633")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(TileBatchGeoSampler(Images(tmp_path), 64, 4, generator=seeded()))
+        warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True) as told:
+            TileBatchGeoSampler(Images(tmp_path), 64, 4)
+    assert not told
