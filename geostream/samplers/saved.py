@@ -26,6 +26,8 @@ __all__ = ["SavedBatchGeoSampler", "SavedGeoSampler", "windows"]
 _NUMBERS = ("xmin", "xmax", "xres", "ymin", "ymax", "yres")
 _TIMES = ("tmin", "tmax")
 _BATCH = "batch"
+_MOST_PIXELS = 2**30
+"""Pixels of a chip, one band of which takes gigabytes."""
 
 Windows: TypeAlias = "gpd.GeoDataFrame | str | os.PathLike[str]"
 """A table as `windows` makes it, or the path of the GeoParquet file that it was written to."""
@@ -76,9 +78,22 @@ class _Saved:
             raise ConfigError(
                 f"the windows are in {_name(crs)}, the dataset in {_name(own)}: set dataset.crs, or make them anew"
             )
-        self.numbers = table[list(_NUMBERS)].to_numpy(dtype=np.float64)
-        self.times = [pd.DatetimeIndex(table[name]) for name in _TIMES]
+        self.numbers = np.column_stack([_numbers(table, name) for name in _NUMBERS])
+        self.times = [_times(table, name) for name in _TIMES]
         self.batch = table[_BATCH].to_numpy() if _BATCH in table else None
+        if self.batch is not None:
+            _refuse_rows(pd.isna(self.batch), "has no number of its batch", table)
+        _refuse_rows(self.times[0] > self.times[1], "ends (tmax) before it begins (tmin)", table)
+        self._check_boxes(table)
+
+    def _check_boxes(self, table: pd.DataFrame) -> None:
+        """Boxes from min to max, of a size that can be read as one chip."""
+        pixels = np.ones(len(self))
+        for axis, (low, high, res) in (("x", self.numbers[:, :3].T), ("y", self.numbers[:, 3:].T)):
+            _refuse_rows(~(res > 0), f"has {axis}res that is not positive", table)
+            _refuse_rows(~(low < high), f"has {axis}min that is not less than {axis}max", table)
+            pixels *= (high - low) / res
+        _refuse_rows(pixels > _MOST_PIXELS, f"is no chip: its box holds more than {_MOST_PIXELS} pixels", table)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -101,7 +116,7 @@ class SavedGeoSampler(EpochSampler[Place]):
         options: see `RankOptions`.
 
     Raises:
-        ConfigError: a table without windows, or in another CRS than the dataset's.
+        ConfigError: a table without windows, with a column or row that is none, or in another CRS than the dataset's.
         NotFoundError: there is no such file.
     """
 
@@ -197,6 +212,34 @@ class SavedBatchGeoSampler(EpochSampler[list[Place]]):
         else:
             batches = [self._batches[int(place)] for place in order]
         return [[self._saved.place(int(row)) for row in batch] for batch in batches]
+
+
+def _numbers(table: pd.DataFrame, name: str) -> np.ndarray[Any, Any]:
+    try:
+        numbers = table[name].to_numpy(dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"column {name} of the windows does not hold numbers: {error}") from error
+    _refuse_rows(~np.isfinite(numbers), f"has no finite {name}", table)
+    return numbers
+
+
+def _times(table: pd.DataFrame, name: str) -> pd.DatetimeIndex:
+    try:
+        times = pd.DatetimeIndex(table[name])
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"column {name} of the windows does not hold times: {error}") from error
+    if times.tz is not None:
+        times = times.tz_convert("UTC").tz_localize(None)
+    _refuse_rows(times.isna(), f"has no {name}", table)
+    return times
+
+
+def _refuse_rows(bad: Any, what: str, table: pd.DataFrame) -> None:
+    """Refuse the windows by the first of the bad rows, if there is any."""
+    rows = np.flatnonzero(bad)
+    if len(rows):
+        shown = table.iloc[rows[0]][[*_NUMBERS, *_TIMES]].to_dict()
+        raise ConfigError(f"row {rows[0]} of the windows {what} (as do {len(rows) - 1} others): {shown}")
 
 
 def _runs(batch: Any) -> list[np.ndarray[Any, Any]]:

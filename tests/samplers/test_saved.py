@@ -151,3 +151,27 @@ def test_what_is_no_table_is_refused(tmp_path):
         windows(place)
     with pytest.raises(ConfigError, match="windows="):
         SavedGeoSampler(place, 3)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "word"),
+    [
+        ("xmin", "a", "column xmin"),
+        ("tmin", "a", "column tmin"),
+        ("yres", None, "row 2 .*yres"),
+        ("xres", 0.0, "row 2 .*xres"),
+        ("xmin", np.inf, "row 2 .*xmin"),
+        ("xmin", -1e9, "row 2 .*pixels"),
+        ("ymax", -1e9, "row 2 .*ymin"),
+        ("tmax", pd.NaT, "row 2 .*tmax"),
+        ("tmax", pd.Timestamp(1700, 1, 1), "row 2 .*before"),
+        ("batch", None, "row 2 .*batch"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_row_or_column(column, value, word):
+    place = dataset()
+    table = windows(BATCHED["batch"](place))
+    table[column] = table[column].astype(object if isinstance(value, str) or column == "batch" else table[column].dtype)
+    table.iloc[2, table.columns.get_loc(column)] = value
+    with pytest.raises(ConfigError, match=word):
+        SavedBatchGeoSampler(place, table)
