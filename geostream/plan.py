@@ -32,6 +32,9 @@ TileKey = tuple[int, int, int]
 PlacedTile = tuple[TileKey, int, int]
 """(key, first byte, one past the last byte)."""
 
+MAX_OUTPUT = 2**34
+"""Bytes of the largest output of one request."""
+
 _NEARLY = 0.1
 """How much coarser than wanted GDAL lets an overview be, and how close it must come for no coarser one to be tried."""
 
@@ -132,6 +135,7 @@ def plan_job(
         ConfigError: bands the file does not have, or grids that no transformation relates.
     """
     bands = _bands(request, header)
+    _check_size(request, len(bands), header)
     full = source_grid(header, request.grid)
     level = _choose_level(full, header, request)
     source = full if level == 0 else full.scaled(*header.overviews[level - 1])
@@ -237,6 +241,18 @@ def _as_gdal_begins(window: Window, coordinates: Coordinates, resampling: str) -
         return window, (left, top)
     part = Window(window.col_off + left, window.row_off + top, window.width - left, window.height - top)
     return part, (0, 0)
+
+
+def _check_size(request: Request, bands: int, header: RasterHeader) -> None:
+    """Refuse outputs that would fill the memory of any machine, before anything is fetched for them."""
+    width, height = request.grid.width, request.grid.height
+    size = width * height * bands * header.dtype.itemsize
+    if size > MAX_OUTPUT:
+        raise ConfigError(
+            f"{redact(request.source.url)}: the output would be {bands} bands of {width} x {height} {header.dtype} "
+            f"pixels, {size / 2**30:.0f} GiB. Pass a coarser res=, a shape=, or a smaller window or bounds.",
+            url=request.source.url,
+        )
 
 
 @dataclass(frozen=True, slots=True)

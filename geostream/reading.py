@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import rasterio.warp
 from affine import Affine
+from rasterio._err import CPLE_BaseError
 
 from geostream.errors import ConfigError, GeostreamError, NotFoundError, QueryError, redact
 from geostream.grid import Grid, Window, parse_crs, same_crs
@@ -38,9 +39,6 @@ __all__ = ["info", "read"]
 
 _PROBED = (".msk", ".ovr", ".msk.ovr", ".aux.xml")
 """What the sidecar files that a remote raster is probed for add to its name."""
-
-MAX_OUTPUT = 2**34
-"""Bytes of the largest output that `read` takes on."""
 
 
 def read(
@@ -114,16 +112,11 @@ def read(
     source, header = _open(url, Access(storage_options, fs, transport=transport, sign=sign), sidecars=sidecars)
     grid = place.grid(header.grid, source.url, header.ground)
     request = Request(replace(source, header=header), grid, wanted, resampling)
-    _check_size(request, header)
     (outcome,) = read_many([request])
     if isinstance(outcome, Exception):
         raise outcome
     if place.bounds is not None and not outcome.valid.any() and plan_job(request, header).window is None:
-        raise QueryError(
-            f"{redact(source.url)}: nothing lies in the bounds {place.bounds}; the raster spans {header.grid.bounds}. "
-            "Check the order (xmin, ymin, xmax, ymax) and bounds_crs.",
-            url=source.url,
-        )
+        raise place.nothing_found(source.url, header.grid)
     return outcome
 
 
@@ -201,8 +194,12 @@ def _open(
     *,
     sidecars: bool,
 ) -> tuple[Source, RasterHeader]:
+    if not isinstance(sidecars, bool):
+        raise ConfigError(f"sidecars={sidecars!r} is neither True nor False")
     location = normalize_url(url, access)
     if access.fs is None and location.startswith("/"):
+        if access.storage_options:
+            raise ConfigError(f"{location}: a local path takes no storage_options=: leave them out", url=location)
         beside = tuple(name for name in sidecar_names(location) if Path(name).is_file())
         return run(_open_source(Source(location, access, beside)))
     if sidecars:
@@ -290,15 +287,34 @@ class _Place:
             )
         target = self.crs or source.crs
         if self.bounds is not None:
-            return self._over(self.bounds, self.bounds_crs or target, target, source)
+            return self._over(self.bounds, self.bounds_crs or target, target, source, url)
         part = source if self.window is None else source.part(self.window)
         if same_crs(target, source.crs) and not source.curved:
             return _resized(part, self.res, self.shape)
-        return self._over(part.bounds, source.crs, target, source)
+        return self._over(part.bounds, source.crs, target, source, url)
 
-    def _over(self, box: Bounds, box_crs: CRS | None, target: CRS | None, source: Grid) -> Grid:
+    def nothing_found(self, url: str, source: Grid) -> GeostreamError:
+        """Why the bounds hold nothing of a file whose grid is ``source``."""
+        assert self.bounds is not None
+        box_crs, spans_crs = self.bounds_crs or self.crs or source.crs, source.crs
+        xmin, ymin, xmax, ymax = self.bounds
+        x, y = self.res if self.res is not None and same_crs(box_crs, self.crs or source.crs) else (0.0, 0.0)
+        if x > 2 * (xmax - xmin) or y > 2 * (ymax - ymin):
+            return ConfigError(
+                f"{redact(url)}: res={self.res} is larger than the bounds {self.bounds}, and the centre of such a "
+                "pixel lies outside the raster. Pass a smaller res.",
+                url=url,
+            )
+        words = ("", "") if same_crs(box_crs, spans_crs) else (f" of {_name(box_crs)}", f" of {_name(spans_crs)}")
+        return QueryError(
+            f"{redact(url)}: nothing lies in the bounds {self.bounds}{words[0]}; the raster spans "
+            f"{source.bounds}{words[1]}. Check the order (xmin, ymin, xmax, ymax) and bounds_crs.",
+            url=url,
+        )
+
+    def _over(self, box: Bounds, box_crs: CRS | None, target: CRS | None, source: Grid, url: str) -> Grid:
         """The grid that covers ``box``."""
-        xmin, ymin, xmax, ymax = box if same_crs(box_crs, target) else _transform_bounds(box, box_crs, target)
+        xmin, ymin, xmax, ymax = box if same_crs(box_crs, target) else _transform_bounds(box, box_crs, target, url)
         if self.shape is not None:
             height, width = self.shape
             return Grid(width, height, Affine((xmax - xmin) / width, 0, xmin, 0, (ymin - ymax) / height, ymax), target)
@@ -317,24 +333,11 @@ def _window(window: Any) -> Window:
     try:
         parts = [int(part) for part in window]
         valid = len(parts) == 4 and all(part == float(given) for part, given in zip(parts, window, strict=True))  # noqa: PLR2004
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         valid = False
     if not valid or parts[2] <= 0 or parts[3] <= 0:
         raise ConfigError(f"window={window!r} is not (col_off, row_off, width, height) in whole pixels")
     return Window(*parts)
-
-
-def _check_size(request: Request, header: RasterHeader) -> None:
-    """Refuse outputs that would fill the memory of any machine, before anything is fetched for them."""
-    width, height = request.grid.width, request.grid.height
-    bands = len(request.bands or range(header.count))
-    size = width * height * bands * header.dtype.itemsize
-    if size > MAX_OUTPUT:
-        raise ConfigError(
-            f"{redact(request.source.url)}: the output would be {bands} bands of {width} x {height} {header.dtype} "
-            f"pixels, {size / 2**30:.0f} GiB. Pass a coarser res=, a shape=, or a smaller window or bounds.",
-            url=request.source.url,
-        )
 
 
 def _box(bounds: Sequence[float]) -> Bounds:
@@ -359,11 +362,24 @@ def _resized(part: Grid, res: tuple[float, float] | None, shape: tuple[int, int]
     return Grid(width, height, part.transform @ Affine.scale(*steps), part.crs)
 
 
-def _transform_bounds(box: Bounds, source: CRS | None, target: CRS | None) -> Bounds:
+def _name(crs: CRS | None) -> str:
+    """A CRS by its code, or else by its name."""
+    if crs is None:
+        return "no CRS"
+    return ":".join(crs.to_authority() or ()) or repr(crs.name)
+
+
+def _transform_bounds(box: Bounds, source: CRS | None, target: CRS | None, url: str) -> Bounds:
     assert source is not None
     assert target is not None
     try:
         xmin, ymin, xmax, ymax = rasterio.warp.transform_bounds(source.to_wkt(), target.to_wkt(), *box, densify_pts=21)
+    except CPLE_BaseError:
+        raise ConfigError(
+            f"{redact(url)}: PROJ knows no way from {source.name!r} to {target.name!r}. Ask for a crs on the same "
+            "celestial body, or leave crs and bounds_crs out to read in the file's own.",
+            url=url,
+        ) from None
     except rasterio.errors.RasterioError as error:
         raise ConfigError(f"bounds {box} of {source.name!r} have no place in {target.name!r}: {error}") from None
     if xmax < xmin and target.is_geographic:

@@ -330,3 +330,34 @@ def test_a_scene_across_the_antimeridian_reads_in_degrees(tmp_path):
     patch = gs.read(path, crs="EPSG:4326")
     assert patch.transform.c < 180 < patch.transform.c + patch.transform.a * patch.data.shape[2]
     assert patch.valid.mean() > 0.8
+
+
+def test_arguments_that_make_no_sense_are_named(tmp_path):
+    path = write_cog(tmp_path / "a.tif", scene(64, 64))
+    inside = {"bounds": gs.info(path)["bounds"]}
+    for options, words in [
+        ({"window": (float("inf"), 0, 1, 1)}, "whole pixels"),
+        ({**inside, "res": 1e12}, "larger than the bounds"),
+        ({"sidecars": "no"}, "neither True nor False"),
+        ({"storage_options": {"anon": True}}, "takes no storage_options"),
+    ]:
+        with pytest.raises(gs.ConfigError, match=words):
+            gs.read(path, **options)
+    with pytest.raises(gs.ConfigError, match="null character"):
+        gs.read("/a\0b.tif")
+    with pytest.raises(gs.QueryError, match=r"of EPSG:3857; the raster spans .* of EPSG:32632"):
+        gs.read(path, bounds=(0, 0, 10, 10), bounds_crs="EPSG:3857")
+
+
+def test_a_crs_of_no_known_place_is_named_with_the_file(tmp_path):
+    local = 'LOCAL_CS["Arbitrary",UNIT["metre",1],AXIS["Easting",EAST],AXIS["Northing",NORTH]]'
+    path = write_cog(tmp_path / "a.tif", scene(64, 64), crs=local)
+    with pytest.raises(gs.ConfigError, match=r"a\.tif: PROJ knows no way from 'Arbitrary' to 'WGS 84"):
+        gs.read(path, crs="EPSG:3857")
+
+
+def test_an_output_that_no_memory_holds_is_refused_by_datasets_too(tmp_path):
+    dataset = gs.RasterDataset(write_cog(tmp_path / "a.tif", scene(64, 64)))
+    x = dataset.bounds[0]
+    with pytest.raises(gs.ConfigError, match="GiB"):
+        dataset[x.start : x.stop : 1e-9, :]

@@ -36,6 +36,9 @@ _VSI = {
     "vsicurl": "",
     "vsicurl_streaming": "",
 }
+_ALIASES = {"s3a": "s3", "gcs": "gs", "az": "abfs", "abfss": "abfs", "https": "http", "local": "file", "ssh": "sftp"}
+_TOLD_APART = frozenset(_ALIASES.values()) | {"memory", "ftp"}
+_OF_SERVERS = _TOLD_APART - {"file", "memory"}
 _VSI_PATH = re.compile(r"/(vsi[a-z0-9_]+)(?:([/?])(.*))?", re.DOTALL)
 _PROTOCOL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _BARE_FILE = re.compile(r"file:(?=/(?!/))", re.IGNORECASE)  # RFC 8089's short form
@@ -73,6 +76,7 @@ class Access:
             raise ConfigError(
                 f"storage_options= is {_kind(self.storage_options)}: pass a dictionary of the filesystem's options"
             )
+        _check_nested(self.storage_options or {})
         if self.fs is not None and not isinstance(self.fs, fsspec.AbstractFileSystem):
             raise ConfigError(f"fs= is {_kind(self.fs)}: pass a filesystem, such as fsspec.filesystem(...) returns")
         if self.fs is not None and self.transport == "obstore":
@@ -168,6 +172,8 @@ def normalize_url(url: str | os.PathLike[str], access: Access | None = None) -> 
     text = os.fspath(url) if isinstance(url, str | os.PathLike) else url
     if not isinstance(text, str):
         raise ConfigError(f"a URL is a str or a path, not {type(text).__name__}")
+    if "\0" in text:
+        raise ConfigError(f"{text!r} has a null character in it, which no path or URL has")
     match = _VSI_PATH.fullmatch(text)
     if match is not None:
         return _from_vsi(*match.groups())
@@ -176,8 +182,12 @@ def normalize_url(url: str | os.PathLike[str], access: Access | None = None) -> 
         first, _, rest = text.partition("::")
         return f"{first}::{normalize_url(rest, access)}"
     if _PROTOCOL.match(text):
+        if access is not None and access.fs is not None:
+            _check_fs(access.fs, text)
         return _local_path(text) if protocol_of(text) in LOCAL_PROTOCOLS else _checked(text)
     if access is not None and access.fs is not None:
+        if os.path.isabs(text) and _kind_of(access.fs) in _OF_SERVERS and os.path.exists(text):  # noqa: PTH110, PTH117
+            raise _contradiction(access.fs, "a local path", text)
         return text
     return os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111 - pathlib would keep "..", and drop a final slash
 
@@ -192,7 +202,40 @@ def _checked(url: str) -> str:
             raise ConfigError(f"{redact(url)} is no URL: {error}. Check its host and port.", url=url) from None
         if not host:
             raise ConfigError(f"{redact(url)} names no host.", url=url)
-    return url
+    protocol = protocol_of(url)
+    return protocol + url[len(protocol) :]
+
+
+def _check_nested(options: Mapping[str, Any]) -> None:
+    """Refuse arguments for a client that are no dictionary; of options nested by protocol, too."""
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            _check_nested(value)
+        elif str(name).endswith("_kwargs") and value is not None:
+            raise ConfigError(f"storage_options= has {name!r}, which is {_kind(value)}: pass a dictionary there")
+
+
+def _kind_of(fs: AbstractFileSystem) -> str | None:
+    """The protocol of a filesystem, one name for all of its aliases; None of one that wraps others."""
+    if isinstance(getattr(fs, "fs", None), fsspec.AbstractFileSystem):
+        return None
+    name = fs.protocol if isinstance(fs.protocol, str) else next(iter(fs.protocol), "")
+    kind = _ALIASES.get(name, name)
+    return kind if kind in _TOLD_APART else None
+
+
+def _check_fs(fs: AbstractFileSystem, url: str) -> None:
+    """Refuse a filesystem that is not for the URL's protocol, as far as both are known."""
+    kind, protocol = _kind_of(fs), protocol_of(url)
+    if kind is not None and _ALIASES.get(protocol, protocol) != kind:
+        raise _contradiction(fs, protocol, url)
+
+
+def _contradiction(fs: AbstractFileSystem, what: str, url: str) -> ConfigError:
+    return ConfigError(
+        f"{redact(url)}: fs= is {_kind_of(fs)}, the URL is {what}: pass a filesystem of the URL's protocol, or none",
+        url=url,
+    )
 
 
 def _local_path(url: str) -> str:
