@@ -99,7 +99,7 @@ class GeoDataModule(pl.LightningDataModule):
         predict_stride: distance in pixels between chips to predict on, or (down, across); by default ``patch_size``.
             A smaller one makes them overlap, for `geostream.PredictionWriter` to blend.
         mean: subtracted from images: one number, or one per channel. By default 0. ``"auto"`` estimates it from
-            overviews of the training dataset, once: the checkpoint keeps it.
+            overviews and some windows of the training dataset, once: the checkpoint keeps it.
         std: by which images are then divided, likewise. By default 255, as in TorchGeo. An augmentation with its own
             `kornia.augmentation.Normalize` replaces both.
         fill: what images hold, before they are normalised, where ``mask_valid`` is False or they are NaN: one number,

@@ -156,7 +156,7 @@ def test_odd_splits_are_refused(tmp_path):
 
 
 def test_statistics_come_from_overviews_once(tmp_path, range_server):
-    """Of a scene of 1024 x 1024 pixels only an overview is read, and by a resumed run nothing at all."""
+    """A scene's overview and windows of it are read, each tile once, and by a resumed run nothing at all."""
     rng = np.random.default_rng(0)
     smooth = np.kron(rng.normal(size=(2, 16, 16)), np.ones((64, 64)))
     pixels = (np.array([1000, 3000])[:, None, None] + 200 * smooth).astype(np.uint16)
@@ -164,7 +164,7 @@ def test_statistics_come_from_overviews_once(tmp_path, range_server):
     dataset = Rasters(f"{range_server.url}/big.tif", dtype="native")
     before = gs.stats()
     found = estimate_statistics(dataset)
-    assert (gs.stats() - before).tiles == 1
+    assert (gs.stats() - before).tiles == 1 + (1024 // 256) ** 2
     assert found.mean == pytest.approx(pixels.mean((1, 2)), rel=0.002)
     assert found.std == pytest.approx(pixels.std((1, 2)), rel=0.02)
 
@@ -184,6 +184,42 @@ def test_statistics_come_from_overviews_once(tmp_path, range_server):
     other = module(train=memory(), predict=memory(), mean="auto", std="auto")
     trainer(tmp_path).predict(Watcher(), datamodule=other, ckpt_path=tmp_path / "last.ckpt", weights_only=True)
     assert other.state_dict() == data.state_dict(), "the checkpoint's, not estimated again"
+
+
+@pytest.mark.parametrize(("overviews", "resampling"), [((), "average"), ((2, 4, 8), "average"), ((2, 4, 8), "nearest")])
+def test_statistics_of_noise_are_those_of_its_pixels(tmp_path, range_server, overviews, resampling):
+    """What a coarse view has lost of the variance is found again, from a few of the tiles."""
+    pixels = np.random.default_rng(1).integers(1, 3000, (2, 1500, 1700)).astype(np.uint16)
+    pixels[1] //= 10
+    pixels[:, :200] = 0
+    write_cog(
+        tmp_path / "noise.tif", pixels, blocksize=128, nodata=0, overviews=overviews, overview_resampling=resampling
+    )
+    before = gs.stats()
+    found = estimate_statistics(Rasters(f"{range_server.url}/noise.tif", dtype="native"))
+    if overviews:
+        assert (gs.stats() - before).tiles < 12 * 14 / 2
+    assert found.mean == pytest.approx(pixels[:, 200:].mean((1, 2)), rel=0.01)
+    assert found.std == pytest.approx(pixels[:, 200:].std((1, 2)), rel=0.03)
+    assert found == estimate_statistics(Rasters(tmp_path, dtype="native")), "the same in each run"
+
+
+def test_statistics_of_large_and_small_scenes(tmp_path):
+    rng = np.random.default_rng(2)
+    scenes = [rng.normal(5 * i, 2, (1, *shape)) for i, shape in enumerate([(300, 700), (700, 300), (40, 40)])]
+    for i, pixels in enumerate(scenes):
+        place = gs_place(i)
+        write_cog(tmp_path / f"{i}.tif", pixels.astype(np.float32), blocksize=128, overviews=(), transform=place)
+    found = estimate_statistics(Rasters(tmp_path), side=128)
+    every = np.concatenate([pixels.reshape(-1) for pixels in scenes])
+    assert found.mean == pytest.approx([every.mean()], rel=0.02)
+    assert found.std == pytest.approx([every.std()], rel=0.04)
+
+
+def gs_place(number):
+    from affine import Affine
+
+    return Affine(10, 0, 600_000 + 20_000 * number, 0, -10, 5_300_000)
 
 
 def test_statistics_leave_out_what_is_no_data_and_weigh_by_area(tmp_path):
