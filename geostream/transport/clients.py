@@ -110,7 +110,7 @@ class ClientPool:
         if protocol in LOCAL_PROTOCOLS:
             client = self._client("local", lambda: Route(LocalAdapter(), "", _asynchronous(LocalFileSystem()), None))
             return _at(client, LocalFileSystem._strip_protocol(url))  # noqa: SLF001
-        kind = fsspec.get_filesystem_class(protocol)
+        kind = _filesystem_class(url, protocol)
         options = {**kind._get_kwargs_from_urls(url), **access.options_for(protocol)}  # noqa: SLF001
         mapped = map_options(protocol, options, access.transport)
         if mapped is not None:
@@ -132,6 +132,19 @@ class ClientPool:
         self._routes.clear()
         for client in clients:
             await client.adapter.aclose()
+
+
+def _filesystem_class(url: str, protocol: str) -> type[AbstractFileSystem]:
+    try:
+        return fsspec.get_filesystem_class(protocol)
+    except ImportError as error:
+        raise ConfigError(f"{redact(url)}: the protocol {protocol}:// needs a package: {error}", url=url) from error
+    except ValueError as error:
+        raise ConfigError(
+            f"{redact(url)}: no filesystem is known for {protocol}://. Check the spelling, or install the package that "
+            "registers the protocol with fsspec",
+            url=url,
+        ) from error
 
 
 def _at(client: Route, path: str) -> Route:

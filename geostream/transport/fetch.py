@@ -91,8 +91,8 @@ async def reach(pool: ClientPool, url: str, access: Access, what: str) -> Route:
     """Return the route to ``url``.
 
     Raises:
-        ReadError: No filesystem can be made for it: unknown protocol, missing package, wrong options.
-        ConfigError: ``transport="obstore"`` cannot be had for it.
+        ReadError: No filesystem can be made for it.
+        ConfigError: Its protocol is unknown or needs a package, or ``transport="obstore"`` cannot be had for it.
     """
     known = pool.known_route(url, access)
     if known is not None:

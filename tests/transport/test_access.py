@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import pickle
 from pathlib import Path
 
 import fsspec
 import pytest
 
+import geostream
 from geostream.errors import ConfigError
 from geostream.transport import Access, RetryPolicy, normalize_url
 
@@ -103,3 +105,48 @@ def test_options_of_a_link():
     access = Access({"anon": True, "s3": {"key": "a"}, "zip": {"mode": "r"}})
     assert access.options_for("s3") == {"anon": True, "key": "a"}
     assert access.options_for("http") == {"anon": True}
+
+
+@pytest.mark.parametrize(
+    ("fs", "url", "words"),
+    [
+        ("s3", "http://host/a.tif", "fs= is s3, the URL is http"),
+        ("http", "s3://bucket/a.tif", "fs= is http, the URL is s3"),
+        ("s3", "file:///a.tif", "fs= is s3, the URL is file"),
+        ("s3", __file__, "fs= is s3, the URL is a local path"),
+    ],
+)
+def test_a_filesystem_of_another_protocol(fs, url, words):
+    with pytest.raises(ConfigError, match=words):
+        normalize_url(url, Access(fs=fsspec.filesystem(fs)))
+
+
+@pytest.mark.parametrize(
+    ("fs", "url"), [("s3", "s3a://bucket/a.tif"), ("http", "https://host/a.tif"), ("s3", "bucket/a.tif")]
+)
+def test_a_filesystem_of_the_protocol(fs, url):
+    assert normalize_url(url, Access(fs=fsspec.filesystem(fs))) == url
+
+
+@pytest.mark.parametrize("url", ["S3://Bucket/A.tif", "HTTP://Host/A.tif"])
+def test_protocols_in_capitals(url):
+    protocol, _, rest = url.partition("://")
+    assert normalize_url(url, Access()) == f"{protocol.lower()}://{rest}"
+
+
+@pytest.mark.parametrize("options", [{"config_kwargs": 3}, {"s3": {"client_kwargs": "eu"}}])
+def test_arguments_of_clients_are_dictionaries(options):
+    with pytest.raises(ConfigError, match=r"_kwargs'.*pass a dictionary"):
+        Access(options)
+
+
+@pytest.mark.parametrize(("url", "words"), [("foo://b/a.tif", "foo://"), ("hdfs2://b/", "hdfs2://")])
+def test_unknown_protocols(url, words):
+    with pytest.raises(ConfigError, match=f"no filesystem is known for {words}"):
+        geostream.RasterDataset(url)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("gcsfs") is not None, reason="gcsfs is installed")
+def test_a_protocol_whose_package_is_missing():
+    with pytest.raises(ConfigError, match=r"gs:// needs a package: .*gcsfs"):
+        geostream.RasterDataset("gs://bucket/a.tif")

@@ -89,8 +89,9 @@ def test_chains_of_caches(server, data, tmp_path, quick):
     assert server.counters.get == 0
 
 
-def test_unknown_protocols_and_options_are_read_errors(tmp_path):
-    assert "protocol" in reason(get_range("nosuch://a/b", Access(), 0, 1))[1]
+def test_unknown_protocols_and_options_are_refused():
+    with pytest.raises(ConfigError, match="no filesystem is known for nosuch://"):
+        run(get_range("nosuch://a/b", Access(), 0, 1))
     with pytest.raises(ConfigError, match="contradict"):
         Access({"key": "a"}, fsspec.filesystem("file"))
 
