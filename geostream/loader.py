@@ -17,6 +17,7 @@ from geostream.errors import ConfigError
 from geostream.lookahead import LookAhead
 from geostream.reader import AHEAD_BYTES, set_ahead_bytes, set_cache_bytes
 from geostream.samplers.base import EpochSampler, Iteration
+from geostream.samplers.checks import check_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -123,8 +124,10 @@ class DataLoader(torch_data.DataLoader[Any]):
     ) -> None:
         limits = _Limits(prefetch_bytes, cache_bytes)
         _check_samplers(dataset, batch_size, sampler, batch_sampler)
-        if prefetch_batches != "auto" and (not isinstance(prefetch_batches, int) or prefetch_batches < 0):
+        counts = isinstance(prefetch_batches, int) and not isinstance(prefetch_batches, bool) and prefetch_batches >= 0
+        if prefetch_batches != "auto" and not counts:
             raise ConfigError(f"prefetch_batches={prefetch_batches!r}: pass 'auto' or a number of batches")
+        num_workers = check_count("num_workers", num_workers, 0)
         collate: Any = stack_samples if collate_fn is None else collate_fn
         if num_workers > 0 and not isinstance(collate, _Reporting):
             collate = _Reporting(collate, limits)
@@ -185,11 +188,14 @@ class DataLoader(torch_data.DataLoader[Any]):
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on from ``state``: the next pass yields the batches its epoch had left, or the epoch after.
 
-        ``len()`` remains that of a whole epoch.
+        ``len()`` remains that of a whole epoch. An empty state, which a loader with a foreign sampler gives, changes
+        nothing.
 
         Raises:
             ConfigError: not a state of a loader, or the sampler cannot go on from one.
         """
+        if not isinstance(state, Mapping):
+            raise ConfigError(f"{state!r} is not a loader's state: pass what state_dict() returned")
         if not state:
             return
         if self._source is None:
@@ -306,7 +312,7 @@ class _InFlight(Iterator[Any]):
                 self._queries = None
                 self._started.append(([], error))
                 return
-            self._started.append((queries, self._start(queries)))
+            self._started.append((queries, self._start(queries) if len(queries) else _no_chips()))
 
     def _start(self, queries: list[Any]) -> Future[Any] | Exception:
         try:
@@ -315,6 +321,10 @@ class _InFlight(Iterator[Any]):
             return error
         self._ahead.started(getattr(read, "nbytes", 0))
         return read
+
+
+def _no_chips() -> ConfigError:
+    return ConfigError("the batch sampler yielded an empty batch: have it leave such batches out")
 
 
 @dataclass(slots=True)
@@ -338,6 +348,8 @@ class _Reporting:
         self._reported = Stats()
 
     def __call__(self, samples: list[Any]) -> Any:
+        if isinstance(samples, list) and not samples:
+            raise _no_chips()
         batch = self._collate(samples)
         if torch_data.get_worker_info() is None:
             return batch

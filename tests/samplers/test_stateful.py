@@ -9,6 +9,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.stateful import Stateful
 
 import geostream as gs
+from geostream.errors import ConfigError
 from geostream.samplers import GridGeoSampler, RandomBatchGeoSampler, RandomGeoSampler, TileBatchGeoSampler
 from geostream.testing.memory import MemoryDataset, MemoryScene
 
@@ -75,3 +76,39 @@ def test_our_loader_goes_on_with_another_number_of_workers(kind):
     resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
     assert [places(batch) for batch in resumed] == first[3:]
     assert len(resumed) == len(first)
+
+
+@pytest.mark.parametrize("options", [{"num_workers": True}, {"num_workers": -1}, {"prefetch_batches": True}])
+def test_counts_of_a_loader_are_numbers(options):
+    place = dataset()
+    with pytest.raises(ConfigError, match=f"{next(iter(options))}="):
+        gs.DataLoader(place, **KINDS["grid"](place), **options)
+
+
+@pytest.mark.parametrize("state", [None, [], 3, "epoch"])
+def test_what_is_no_state_of_a_loader_is_refused(state):
+    place = dataset()
+    with pytest.raises(ConfigError, match="state"):
+        gs.DataLoader(place, **KINDS["grid"](place)).load_state_dict(state)
+
+
+def test_an_empty_state_changes_nothing():
+    place = dataset()
+    loader = gs.DataLoader(place, **KINDS["batch"](place))
+    loader.load_state_dict({"seed": 3, "epoch": 2, "batches": 1})
+    before = loader.state_dict()
+    loader.load_state_dict({})
+    assert loader.state_dict() == before
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_empty_batch_is_refused_in_its_turn(workers):
+    place = dataset()
+    batch = next(iter(KINDS["batch"](place)["batch_sampler"]))
+    context = "fork" if workers else None
+    batches = iter(
+        gs.DataLoader(place, batch_sampler=[batch, []], num_workers=workers, multiprocessing_context=context)
+    )
+    assert len(next(batches)["image"]) == len(batch)
+    with pytest.raises(ConfigError, match="empty batch"):
+        next(batches)
