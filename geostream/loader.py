@@ -180,8 +180,8 @@ class DataLoader(torch_data.DataLoader[Any]):
         iteration = self._progress.iteration
         if iteration is None or iteration is not self._source.iteration:
             state = self._source.state_dict()
-            batches = state.pop("position") // self._unit
-            return {**state, "batches": batches}
+            kept = {name: state[name] for name in ("seed", "epoch") if name in state}
+            return {**kept, "batches": state["position"] // self._unit}
         batches = iteration.start // self._unit + self._progress.delivered * iteration.world_size
         return {"seed": iteration.seed, "epoch": iteration.epoch, "batches": batches}
 

@@ -19,7 +19,7 @@ from geostream.samplers.regions import Place, dataset_res, index_of, regions_of
 from geostream.samplers.units import Units, pixel_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from geostream.samplers.valid import ValidMap
 
@@ -144,30 +144,47 @@ class EpochSampler(Sampler[Item], Generic[Item]):
         if self._claimed or epoch != self._epoch:
             self._rewind(check_count("epoch", epoch, 0), 0)
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Where the sampler stands: ``epoch``, ``position`` (items dealt to all ranks) and, once drawn, ``seed``.
 
-        The same on every rank, and valid for another number of ranks. Items that a loader has fetched ahead count as
+        ``sampler``, the class's name, and ``total``, the items of a whole epoch, tell what order it is of. The
+        same on every rank, and valid for another number of ranks. Items that a loader has fetched ahead count as
         dealt; `geostream.DataLoader` keeps count of what it has delivered.
         """
-        state = {"epoch": self._epoch, "position": self._position}
+        position = min(self._position, self.total)
+        state = {"epoch": self._epoch, "position": position, "sampler": type(self).__name__, "total": self.total}
         return state if self._seed is None else {"seed": self._seed, **state}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Stand where ``state`` stood: the next iteration yields what was left of its epoch, or the epoch after.
 
+        A state from between two epochs may be of any sampler. ``sampler`` and ``total`` may be missing, as they are in
+        older states.
+
         Raises:
-            ConfigError: not a state of a sampler.
+            ConfigError: not a state of a sampler, or one from within an epoch of another sampler or length.
         """
         try:
             epoch, position = int(state["epoch"]), int(state["position"])
-        except (KeyError, TypeError, ValueError) as error:
+            seed, total = (None if state.get(name) is None else int(state[name]) for name in ("seed", "total"))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{state!r} is not a sampler's state: pass what state_dict() returned") from error
-        if min(epoch, position) < 0:
+        if min(epoch, position) < 0 or (total is not None and position > total):
             raise ConfigError(f"{state!r} is not a sampler's state: pass what state_dict() returned")
-        if "seed" in state:
-            self._seed = int(state["seed"])
-        self._rewind(*((epoch, position) if self.left(position) else (epoch + 1, 0)))
+        there = self.total if total is None else total
+        ended = position > 0 and not self._left_of(there, position)
+        if position and not ended:
+            self._check_origin(str(state.get("sampler", type(self).__name__)), there)
+        self._seed = self._seed if seed is None else seed
+        self._rewind(*((epoch + 1, 0) if ended else (epoch, position)))
+
+    def _check_origin(self, name: str, total: int) -> None:
+        """Refuse a place in another order."""
+        if (name, total) != (own := (type(self).__name__, self.total)):
+            raise ConfigError(
+                f"the state stands within an epoch of a {name} of {total} items, this is a {own[0]} of {own[1]}, whose "
+                "order is another: make the sampler as it was, or begin an epoch by set_epoch"
+            )
 
     def ranks(self) -> tuple[int, int]:
         """(rank, world size): those given, else torch.distributed's, else (0, 1)."""
@@ -183,7 +200,10 @@ class EpochSampler(Sampler[Item], Generic[Item]):
 
     def left(self, position: int) -> int:
         """Items that this rank still gets of an epoch of which ``position`` have been dealt to all ranks."""
-        return _share(max(0, self.total - position), self.ranks()[1], self.uneven)
+        return self._left_of(self.total, position)
+
+    def _left_of(self, total: int, position: int) -> int:
+        return _share(max(0, total - position), self.ranks()[1], self.uneven)
 
     def _rewind(self, epoch: int, position: int) -> None:
         self._epoch, self._position, self._claimed = epoch, position, False

@@ -114,7 +114,7 @@ def test_a_state_goes_on_where_it_stood_with_any_number_of_ranks(kind, taken, be
             next(iterator)
     states = [sampler.state_dict() for sampler in running]
     assert all(state == states[0] for state in states)
-    assert set(map(type, states[0].values())) == {int}
+    assert set(map(type, states[0].values())) == {int, str}
     reference = kind()
     reference.set_epoch(3)
     whole = list(reference)
@@ -206,7 +206,8 @@ def test_nothing_is_drawn_before_the_first_next():
     sampler = RandomBatchGeoSampler(dataset(), 16, 4)
     iterator = iter(sampler)
     assert len(sampler) > 0
-    assert sampler.state_dict() == {"epoch": 0, "position": 0}
+    state = sampler.state_dict()
+    assert (state["epoch"], state["position"], "seed" in state) == (0, 0, False)
     assert torch.equal(torch.get_rng_state(), before)
     sampler.set_epoch(4)
     next(iterator)
@@ -282,6 +283,48 @@ def test_a_foreign_state_is_refused(kind):
 def test_a_state_that_is_none_is_refused(kind, state):
     with pytest.raises(ConfigError, match="state"):
         kind().load_state_dict(state)
+
+
+def stopped_after(sampler, taken):
+    iterator = iter(sampler)
+    for _ in range(taken):
+        next(iterator)
+    return sampler.state_dict()
+
+
+def test_a_state_from_within_an_epoch_of_another_sampler_is_refused():
+    ground = dataset()
+    state = stopped_after(RandomGeoSampler(ground, 16, length=10, generator=seeded()), 4)
+    fresh = RandomGeoSampler(ground, 16, length=20, generator=seeded())
+    with pytest.raises(ConfigError, match=r"10 items.*of 20"):
+        fresh.load_state_dict(state)
+    assert fresh.state_dict()["position"] == 0, "it stays where it stood"
+    with pytest.raises(ConfigError, match=r"RandomGeoSampler of 10.*GridGeoSampler"):
+        GridGeoSampler(ground, 16).load_state_dict(state)
+
+
+def test_a_position_past_the_end_is_refused():
+    state = stopped_after(RandomGeoSampler(dataset(), 16, length=10, generator=seeded()), 4)
+    with pytest.raises(ConfigError, match="state"):
+        RandomGeoSampler(dataset(), 16, length=10).load_state_dict({**state, "position": 11})
+
+
+@pytest.mark.parametrize("taken", [0, 10])
+def test_between_epochs_another_length_may_follow(taken):
+    state = stopped_after(RandomGeoSampler(dataset(), 16, length=10, generator=seeded()), taken)
+    longer = RandomGeoSampler(dataset(), 16, length=20, generator=seeded())
+    longer.load_state_dict(state)
+    reference = RandomGeoSampler(dataset(), 16, length=20, generator=seeded())
+    reference.set_epoch(1 if taken else 0)
+    assert list(longer) == list(reference)
+
+
+def test_states_of_earlier_versions_are_understood():
+    make = lambda: RandomGeoSampler(dataset(), 16, length=10, generator=seeded())  # noqa: E731
+    state = stopped_after(make(), 4)
+    resumed = make()
+    resumed.load_state_dict({name: state[name] for name in ("seed", "epoch", "position")})
+    assert list(resumed) == list(make())[4:]
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.5, "1", True, None])
