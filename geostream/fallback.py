@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import rasterio
 from rasterio.errors import NotGeoreferencedWarning
 
-from geostream.errors import DecodeError, HeaderError, redact
+from geostream.errors import DecodeError, HeaderError, NotFoundError, redact
 from geostream.header import MaskKind
-from geostream.opener import GDAL_ERRORS, RangeContainer, open_in, open_with_gdal
+from geostream.opener import GDAL_ERRORS, RangeContainer, gdal_words, open_in, open_with_gdal
 from geostream.parse import describe, with_mask_beside, with_overview_sizes
 from geostream.validity import validity
 
@@ -37,6 +37,8 @@ _USER_BLOCKS = (0, 512, 1024, 2048, 4096, 8192)
 COPY_LIMIT = 2**30
 """Largest NetCDF or HDF5 file of which a temporary copy is made, in bytes."""
 _COPY_STEP = 2**23
+_NO_FILE = "No such file or directory"
+"""What GDAL says of a source that a VRT names and that is not there."""
 
 
 def needs_copy(head: bytes) -> bool:
@@ -100,10 +102,12 @@ class GdalFile:
                 if job.header.mask is not MaskKind.ALL_VALID and not by_nodata:
                     mask = dataset.dataset_mask(window=span)
         except GDAL_ERRORS as error:
-            raise DecodeError(
-                f"{redact(job.request.source.url)}: GDAL could not read columns {window.col_off}-{window.col_stop}, "
-                f"rows {window.row_off}-{window.row_stop} of level {job.level}: {error}",
-                url=job.request.source.url,
+            url = job.request.source.url
+            kind = NotFoundError if _NO_FILE in gdal_words(error) else DecodeError
+            raise kind(
+                f"{redact(url)}: GDAL could not read columns {window.col_off}-{window.col_stop}, "
+                f"rows {window.row_off}-{window.row_stop} of level {job.level}: {redact(gdal_words(error))}",
+                url=url,
             ) from None
         return data, validity(data, job.bands, job.header, mask)
 
@@ -159,4 +163,4 @@ def _open_path(path: str, **options: Any) -> Any:
         try:
             return rasterio.open(path, **options)
         except GDAL_ERRORS as error:
-            raise HeaderError(f"GDAL does not open it as a raster: {error}") from None
+            raise HeaderError(f"GDAL does not open it as a raster: {gdal_words(error)}") from None

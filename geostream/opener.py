@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
     from geostream.ifd import ByteRange
 
-__all__ = ["GDAL_ERRORS", "ByteSource", "RangeContainer", "SparseSource", "held", "open_in", "open_with_gdal"]
+__all__ = [
+    "GDAL_ERRORS",
+    "ByteSource",
+    "RangeContainer",
+    "SparseSource",
+    "gdal_words",
+    "held",
+    "open_in",
+    "open_with_gdal",
+]
 
 _POINTING_DRIVERS = frozenset(
     {
@@ -45,6 +54,18 @@ _POINTING_DRIVERS = frozenset(
 
 GDAL_ERRORS = (RasterioError, CPLE_BaseError)
 """What rasterio raises when GDAL fails: its own classes, and in places GDAL's bare ones."""
+
+
+def gdal_words(error: BaseException) -> str:
+    """What GDAL said, from the first error on: rasterio's own may say no more than to look there."""
+    said: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        words = str(cause).replace("See previous exception for details.", "").strip()
+        if words and words not in said:
+            said.append(words)
+        cause = cause.__cause__
+    return " ".join(said)
 
 
 class ByteSource(Protocol):
@@ -234,4 +255,4 @@ def open_in(container: RangeContainer, name: str, files: Mapping[str, ByteSource
 
 def _plain(error: Exception, name: str) -> str:
     """GDAL's words without the path of the virtual folder that `RangeContainer` stands for."""
-    return " ".join(name if "/vsi" in word else word for word in str(error).split())
+    return " ".join(name if "/vsi" in word else word for word in gdal_words(error).split())

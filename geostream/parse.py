@@ -18,7 +18,7 @@ from geostream.errors import HeaderError
 from geostream.grid import PASTE_TOLERANCE, Grid, parse_crs
 from geostream.header import Level, MaskKind, RasterHeader, TileCodec, TileTable
 from geostream.ifd import SparseFile
-from geostream.opener import GDAL_ERRORS, SparseSource, open_with_gdal
+from geostream.opener import GDAL_ERRORS, SparseSource, gdal_words, open_with_gdal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -37,6 +37,8 @@ MAX_TILE_BYTES = 2**30
 MAX_STRIP_BYTES = 2**24
 """Bytes of a decoded strip beyond which a window is better read by GDAL, line by line where the compression allows."""
 _REDUCED, _MASK = 1, 4
+_MOST_NAMES = 12
+"""Names of subdatasets in a message."""
 _READ_AS = {"complex_int16": "complex64"}
 """GDAL's pixel types that NumPy does not have, and what rasterio reads them as."""
 _UNSIGNED = (3, 4, 13, 16, 18)
@@ -126,10 +128,24 @@ def describe(dataset: Any) -> RasterHeader:
     try:
         return _describe(dataset)
     except (*GDAL_ERRORS, ArithmeticError, UnicodeError) as error:
-        raise HeaderError(f"GDAL does not understand its header: {error}") from None
+        raise HeaderError(f"GDAL does not understand its header: {gdal_words(error)}") from None
+
+
+def _no_bands(dataset: Any) -> HeaderError:
+    """That there is nothing to read, and what could be read instead."""
+    names = [name.rpartition(":")[2] for name in dataset.subdatasets]
+    if not names:
+        return HeaderError("it holds no bands")
+    listed = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
+    return HeaderError(
+        f"it holds no bands but {len(names)} subdatasets ({listed}), which geostream does not read: open one with "
+        f"rasterio.open('{dataset.driver}:\"FILE\":{names[0]}'), or write it to a COG"
+    )
 
 
 def _describe(dataset: Any) -> RasterHeader:
+    if not dataset.count:
+        raise _no_bands(dataset)
     mask, alpha = _mask_kind(dataset)
     colorinterp = tuple(c.name for c in dataset.colorinterp)
     return RasterHeader(
@@ -184,8 +200,6 @@ def _ground(dataset: Any) -> Grid | None:
 
 
 def _common_dtype(names: tuple[str, ...]) -> np.dtype[Any]:
-    if not names:
-        raise HeaderError("it holds no bands; name one of its subdatasets")
     try:
         return np.result_type(*{np.dtype(_READ_AS.get(name, name)) for name in names})
     except TypeError:

@@ -1,5 +1,6 @@
 """Bad input, from disk and over HTTP: the right class of error, which names the file and says what to do."""
 
+import os
 import pickle
 import resource
 import struct
@@ -291,3 +292,9 @@ def test_a_claim_of_absurd_size_costs_no_memory(place, tmp_path):
             gs.read(url, window=window, **options)
         assert_says(caught, url)
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # KiB
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.tif")
+    with pytest.raises(gs.ReadError, match="not a regular file"):
+        gs.read(tmp_path / "a.tif")

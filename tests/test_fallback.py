@@ -278,3 +278,16 @@ def test_copies_go_with_the_process(folder, server, tmp_path):
     )
     assert done.stdout.strip() == "(1, 5, 5)", done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_subdatasets_says_which_there_are(tmp_path):
+    path = tmp_path / "a.nc"
+    write_cog(tmp_path / "a.tif", scene(8, 9, 2), driver="GTiff", overviews=False)
+    with rasterio.Env() as env:
+        if "netCDF" not in env.drivers():
+            pytest.skip("this GDAL writes no netCDF")
+    rasterio.shutil.copy(tmp_path / "a.tif", path, driver="netCDF")
+    with pytest.raises(
+        gs.HeaderError, match=r"2 subdatasets \(Band1, Band2\).*rasterio.open\('netCDF:\"FILE\":Band1'\)"
+    ):
+        gs.info(path)

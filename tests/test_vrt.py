@@ -92,3 +92,10 @@ def test_a_missing_source_is_not_found(folder, server):
     vrt(folder, source("none.tif", 1))
     with pytest.raises(gs.NotFoundError):
         gs.read(server.url_for("a.vrt"))
+
+
+def test_a_missing_source_of_a_local_vrt_is_not_found_and_named(folder):
+    path = vrt(folder, source("none.tif", 1))
+    with pytest.raises(gs.NotFoundError, match=r"a\.vrt: .*none\.tif: No such file") as caught:
+        gs.read(path)
+    assert "previous exception" not in str(caught.value)

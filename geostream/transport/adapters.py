@@ -103,7 +103,7 @@ def local_etag(facts: os.stat_result) -> str:
 
 def _read_local(ask: Ask) -> Body:
     try:
-        handle = os.open(ask.path, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(ask.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would be waited for
     except OSError as error:
         raise _local_failure(error) from None
     try:
