@@ -46,7 +46,7 @@ def period(text: str, date_format: str) -> tuple[pd.Timestamp, pd.Timestamp]:
     try:
         start = instant(pd.to_datetime(text, format=date_format))
     except (ValueError, TypeError) as error:
-        why = str(error).partition("\n")[0]  # pandas goes on about options of its own
+        why = re.split(r"\n|\.? You might want to try", str(error))[0]  # pandas goes on about options of its own
         raise ConfigError(f"{text!r} does not follow date_format={date_format!r}: {why}") from error
     length = _length(date_format)
     return (pd.Timestamp.min, pd.Timestamp.max) if length is None else (start, start + length - _TICK)

@@ -84,6 +84,12 @@ def class_footprints(
         try:
             shapes.append(scene_footprint(scenes[url], crs, say or _nothing))
         except ConfigError as error:
+            if crs is None and scenes[url].grid.crs is not None:
+                raise ConfigError(
+                    f"{redact(urls[0])} has no CRS, while {redact(url)} has one: georeference that file, or keep it "
+                    "out by filename_glob",
+                    url=urls[0],
+                ) from error
             raise ConfigError(f"{redact(url)}: {error}", url=url) from error
     return shapes
 

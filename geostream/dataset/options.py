@@ -43,6 +43,8 @@ class PixelOptions:
     """What happens when a scene fails: ``raise``, ``skip`` or ``fill``."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.valid, bool):
+            raise ConfigError(f"valid={self.valid!r}: pass True or False")
         if self.dtype is not None and self.dtype != "native" and not isinstance(self.dtype, torch.dtype):
             raise ConfigError(f"dtype={self.dtype!r}: pass a torch dtype, or 'native' for the files' own")
         if self.fill is not None and not isinstance(self.fill, int | float | np.number):

@@ -74,6 +74,8 @@ def draw(sample: Sample, style: Style, *, show_titles: bool, suptitle: str | Non
     Raises:
         ConfigError: it holds none of them, or matplotlib is not installed.
     """
+    if not isinstance(sample, Mapping):
+        raise ConfigError(f"a {type(sample).__name__} is no sample to plot: pass what the dataset returned")
     try:
         from matplotlib import pyplot as plt  # noqa: PLC0415 - heavy, and optional
     except ImportError as error:

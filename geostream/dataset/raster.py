@@ -155,6 +155,8 @@ class RasterDataset(GeoDataset):
     ) -> None:
         if not isinstance(self.nodata, int | float | np.number | None):
             raise ConfigError(f"{type(self).__name__}.nodata is {self.nodata!r}: it must be one number, or None")
+        if not isinstance(self.filename_glob, str):
+            raise ConfigError(f"{type(self).__name__}.filename_glob is {self.filename_glob!r}: it must be a str")
         self.paths = paths if isinstance(paths, str | os.PathLike) else each_path(paths)
         self.bands: Sequence[str] | Sequence[int] = bands or self.all_bands
         self.transforms = transforms

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["failure_of", "nothing_matches", "read_scenes", "scan"]
 
+_NAMED = 20
 _AT_ONCE = 1024
 """Headers being read at the same time; the transport has a limit of its own on requests in flight."""
 
@@ -58,6 +59,10 @@ def scan(
             part = [(url, listing.sidecars.get(url, ())) for url in chosen[begin : begin + _AT_ONCE]]
             found += session.run(read_scenes(part, access, _ignore))
     failures = {url: scene for url, scene in zip(chosen, found, strict=True) if isinstance(scene, GeostreamError)}
+    listed = set(listing.urls) if failures else set()
+    absent = [url for url, error in failures.items() if isinstance(error, NotFoundError) and url not in listed]
+    if absent and len(absent) == len(failures):
+        raise _bands_missing(absent)
     if failures:
         raise failure_of(failures, len(chosen), f"files that match {glob!r}")
     return listing, {scene.url: scene for scene in found if isinstance(scene, Scene)}
@@ -96,6 +101,17 @@ def nothing_matches(paths: Paths, glob: str) -> NotFoundError:
     return NotFoundError(
         f"no file at {describe_paths(paths)} matches {glob!r}: check the path, and filename_glob, which is compared "
         f"with file names{links if web else ''}"
+    )
+
+
+def _bands_missing(absent: Sequence[str]) -> NotFoundError:
+    """The error where bands' files are not there, whose names follow from those of listed files."""
+    lines = "".join(f"\n  {redact(url)}" for url in absent[:_NAMED])
+    more = f"\n  and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
+    return NotFoundError(
+        f"scenes lack files of bands that are to be read, {len(absent)} in all. Name in bands= those that all scenes "
+        f"have, or complete or remove these scenes; missing are:{lines}{more}",
+        url=absent[0],
     )
 
 

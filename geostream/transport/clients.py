@@ -136,7 +136,7 @@ class ClientPool:
 
 def _filesystem_class(url: str, protocol: str) -> type[AbstractFileSystem]:
     try:
-        return fsspec.get_filesystem_class(protocol)
+        kind: type[AbstractFileSystem] = fsspec.get_filesystem_class(protocol)
     except ImportError as error:
         raise ConfigError(f"{redact(url)}: the protocol {protocol}:// needs a package: {error}", url=url) from error
     except ValueError as error:
@@ -145,6 +145,7 @@ def _filesystem_class(url: str, protocol: str) -> type[AbstractFileSystem]:
             "registers the protocol with fsspec",
             url=url,
         ) from error
+    return kind
 
 
 def _at(client: Route, path: str) -> Route:
