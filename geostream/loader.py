@@ -180,7 +180,7 @@ class DataLoader(torch_data.DataLoader[Any]):
         iteration = self._progress.iteration
         if iteration is None or iteration is not self._source.iteration:
             state = self._source.state_dict()
-            kept = {name: state[name] for name in ("seed", "epoch") if name in state}
+            kept: dict[str, int] = {name: state[name] for name in ("seed", "epoch") if name in state}
             return {**kept, "batches": state["position"] // self._unit}
         batches = iteration.start // self._unit + self._progress.delivered * iteration.world_size
         return {"seed": iteration.seed, "epoch": iteration.epoch, "batches": batches}
