@@ -107,7 +107,7 @@ class Canvas:
             for plane, value, band in zip(self._window_valid, self._fill, self.job.bands, strict=True):
                 plane[...] = differs_from_nodata(value[None], header.nodata[band - 1])[0]
         elif self.job.reads_alpha and header.alpha is not None:
-            self._window_valid[...] = header.fill(header.alpha) != 0
+            self._window_valid[...] = self._opaque(np.array(_cast(header.fill(header.alpha), header.dtype)))
         else:
             self._window_valid[...] = header.mask is MaskKind.ALL_VALID
 
@@ -149,7 +149,15 @@ class Canvas:
                     valid = differs_from_nodata(pixels[band - first], self.job.header.nodata[band - 1])
                     self._window_valid[(place, *part)] = valid
         elif self.job.reads_alpha and alpha is not None and first <= alpha < first + len(pixels):
-            np.not_equal(pixels[alpha - first], 0, out=self._window_valid[(0, *part)])
+            self._window_valid[(0, *part)] = self._opaque(pixels[alpha - first])
+
+    def _opaque(self, alpha: Array) -> Bools:
+        """Where the band that decides on validity says so: by its nodata value, if there is one, as in rasterio."""
+        header = self.job.header
+        if header.mask is MaskKind.NODATA and header.alpha is not None:
+            return differs_from_nodata(alpha, header.nodata[header.alpha - 1])
+        opaque: Bools = alpha != 0
+        return opaque
 
     def _place(self, table: TileTable, index: int) -> tuple[int, tuple[slice, slice], tuple[slice, slice]]:
         """Plane of a tile, the part of the window it covers, and what of it lies there."""
@@ -191,7 +199,11 @@ class Canvas:
         if job.request.out is None and not valid.flags.writeable:
             valid = valid.copy()  # it is the reader's own
         if not is_everywhere(valid):
-            np.copyto(data, self._fill[:, None, None], where=~valid)
+            inside = valid
+            if job.request.resampling == "nearest" and not self._by_nodata:
+                # the file's values under a mask stay, as where pixels are pasted
+                data, inside = resample(self._window_data, np.ones_like(self._window_valid), *how)
+            np.copyto(data, self._fill[:, None, None], where=~inside)
         with np.errstate(invalid="ignore"):  # as in `_put_fill`
             self._data[...] = data
         stats.add(warp_seconds=time.perf_counter() - began)

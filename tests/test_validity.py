@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import rasterio
 
 import geostream as gs
-from geostream.testing.rasters import reference_read, write_cog
+from geostream.testing.rasters import DEFAULT_TRANSFORM, reference_read, write_cog
 from geostream.validity import differs_from_nodata
 
 EPS = float(np.finfo(np.float32).eps)
@@ -113,3 +114,42 @@ def test_sparse_tiles_are_what_gdal_makes_of_them(tmp_path, layout):
     np.testing.assert_array_equal(patch.data, data)
     np.testing.assert_array_equal(patch.valid, valid)
     assert measured.tiles < (6 if "mask" not in layout else 12)
+
+
+def test_alpha_beside_a_nodata_value_goes_by_that_value(tmp_path):
+    image = np.random.default_rng(0).integers(0, 12, (4, 60, 70), dtype=np.uint8)
+    path = write_cog(
+        tmp_path / "a.tif",
+        image,
+        nodata=9,
+        blocksize=32,
+        driver="GTiff",
+        photometric="RGB",
+        alpha="YES",
+        overviews=False,
+    )
+    with rasterio.open(path) as file, pytest.warns(rasterio.errors.NodataShadowWarning):
+        expected = file.dataset_mask() > 0
+    assert not np.array_equal(expected, image[3] != 0)
+    np.testing.assert_array_equal(gs.read(path).valid, expected)
+
+
+def test_nearest_keeps_what_lies_under_a_mask(tmp_path):
+    image = np.random.default_rng(0).integers(10, 255, (3, 120, 140), dtype=np.uint8)
+    path = tmp_path / "a.tif"
+    profile = {"driver": "GTiff", "width": 140, "height": 120, "count": 3, "dtype": "uint8", "nodata": 3}
+    with (
+        rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True),
+        rasterio.open(path, "w", **profile, crs="EPSG:32632", transform=DEFAULT_TRANSFORM) as file,
+    ):
+        file.write(image)
+        file.write_mask(np.arange(140)[None] > np.arange(120)[:, None])
+    with rasterio.open(path) as file:
+        expected = file.read(out_shape=(3, 60, 70))
+        mask = file.dataset_mask(out_shape=(60, 70)) > 0
+    patch = gs.read(path, shape=(60, 70))
+    np.testing.assert_array_equal(patch.data, expected)
+    np.testing.assert_array_equal(patch.valid, mask)
+    beyond = gs.read(path, window=(-40, 0, 80, 120), shape=(60, 40))
+    assert (beyond.data[:, :, :20] == 3).all()
+    np.testing.assert_array_equal(beyond.data[:, :, 20:], expected[:, :, :20])
