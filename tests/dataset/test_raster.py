@@ -395,7 +395,8 @@ def test_reading_hidden_and_sidecar_files_is_not_tried(tmp_path, archive):
     (tmp_path / "img_a_20230101.tfw").write_text("1")
     dataset = gs.RasterDataset(tmp_path)
     assert len(dataset) == 1
-    assert dataset.requests(at(0, 0))[0].source.sidecars == (f"{tmp_path}/img_a_20230101.tif.aux.xml",)
+    sidecars = {str(name) for name in dataset.requests(at(0, 0))[0].source.sidecars}
+    assert sidecars == {f"{tmp_path}/img_a_20230101.tif.aux.xml", f"{tmp_path}/img_a_20230101.tfw"}
 
 
 def test_native_samples_of_files_of_several_types_are_of_one_type(tmp_path):
