@@ -67,6 +67,7 @@ class Canvas:
         self._fill = np.array([_cast(header.fill(band), header.dtype) for band in job.bands])
         self._by_nodata = header.mask is MaskKind.NODATA and not job.reads_alpha
         planes = len(job.bands) if self._by_nodata else 1
+        sparse = stored < tiles_under(job)
         self._data = np.empty(shape, header.dtype) if out is None else out
         if job.offset is None:
             window = job.window
@@ -82,7 +83,7 @@ class Canvas:
             part = np.s_[:, row : row + job.window.height, column : column + job.window.width]
             self._window_data = self._data[part]
             whole = self._window_data.shape == shape
-            if whole and out is not None and header.mask is MaskKind.ALL_VALID and stored == tiles_under(job):
+            if whole and out is not None and header.mask is MaskKind.ALL_VALID and not sparse:
                 self._valid = self._window_valid = everywhere((planes, *shape[1:]))
                 return
             self._valid = np.empty((planes, *shape[1:]), bool)
@@ -90,7 +91,7 @@ class Canvas:
             if not whole:
                 self._put_fill(self._data)
                 self._valid[...] = False
-        if stored < tiles_under(job):
+        if sparse:
             self._draw_sparse()
         elif header.mask is MaskKind.ALL_VALID:
             self._window_valid[...] = True

@@ -175,15 +175,12 @@ def source_coordinates(src: Grid, dst: Grid) -> Coordinates:
     """
     if same_crs(src.crs, dst.crs) and not src.curved:
         return _affine_coordinates(src, dst)
-    last = _last.found(src, dst)
-    if last is not None:
-        return last
     mapping = _projected_mapping(src, dst)
     if max(dst.width, dst.height) <= _BLOCK:
         places = _block_places(mapping, 0, 0, dst.width, dst.height)
         known = places.scale if isinstance(places, Lattice) and min(dst.width, dst.height) > 1 else None
         scale = known or _scale_of_mapping(mapping, dst)
-        return _last.noted(src, dst, Coordinates(places, scale))
+        return Coordinates(places, scale)
     scale = _scale_of_mapping(mapping, dst)
     cols, rows = np.empty((dst.height, dst.width)), np.empty((dst.height, dst.width))
     for top in range(0, dst.height, _BLOCK):
@@ -195,11 +192,18 @@ def source_coordinates(src: Grid, dst: Grid) -> Coordinates:
     return Coordinates((cols, rows), scale)
 
 
-def grid_scale(src: Grid, dst: Grid) -> tuple[float, float]:
-    """Source pixels per output pixel along the source's (columns, rows), without computing all coordinates.
+def grid_scale(
+    src: Grid, dst: Grid, locate: Callable[[Grid, Grid], Coordinates] = source_coordinates
+) -> tuple[float, float]:
+    """Source pixels per output pixel along the source's (columns, rows), without all coordinates of a large output.
 
     The same as ``source_coordinates(src, dst).scale``: the median over the output where it varies, and 1.0 where no
     part of the output can be expressed in the source's CRS.
+
+    Args:
+        src: the source's grid.
+        dst: the output's grid.
+        locate: `source_coordinates`, or what remembers its answers: those of small outputs are asked for here.
 
     Raises:
         ConfigError: as `source_coordinates`.
@@ -207,7 +211,7 @@ def grid_scale(src: Grid, dst: Grid) -> tuple[float, float]:
     if same_crs(src.crs, dst.crs) and not src.curved:
         return _scale_of_affine(relative_transform(src.transform, dst.transform))
     if max(dst.width, dst.height) <= _BLOCK:
-        return source_coordinates(src, dst).scale
+        return locate(src, dst).scale
     return _scale_of_mapping(_projected_mapping(src, dst), dst)
 
 
@@ -225,25 +229,6 @@ def _affine_coordinates(src: Grid, dst: Grid) -> Coordinates:
 def _scale_of_affine(relative: tuple[float, float, float, float, float, float]) -> tuple[float, float]:
     a, b, _, d, e, _ = relative
     return math.hypot(a, b), math.hypot(d, e)
-
-
-class _Last(threading.local):
-    """What this thread found last: a level is chosen, and then most often the same grids are asked for again."""
-
-    def __init__(self) -> None:
-        self.of: tuple[Grid, Grid] | None = None
-        self.result: Coordinates | None = None
-
-    def found(self, src: Grid, dst: Grid) -> Coordinates | None:
-        same = self.of is not None and self.of[0] is src and self.of[1] is dst
-        return self.result if same else None
-
-    def noted(self, src: Grid, dst: Grid, result: Coordinates) -> Coordinates:
-        self.of, self.result = (src, dst), result
-        return result
-
-
-_last = _Last()
 
 
 class _Transformers(threading.local):

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from geostream.errors import ConfigError, ReadError, redact
-from geostream.grid import PASTE_TOLERANCE, Window
 from geostream.header import MaskKind
-from geostream.kernels import SNAP, kernel_named
-from geostream.warp import Coordinates, grid_scale, source_coordinates, source_window
+from geostream.levels import as_gdal_begins, choose_level
+from geostream.warp import source_coordinates, source_window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from geostream.grid import Grid
+    from geostream.coordinates import Coordinates
+    from geostream.grid import Grid, Window
     from geostream.header import RasterHeader, TileTable
     from geostream.transport import Access
 
@@ -34,9 +34,6 @@ PlacedTile = tuple[TileKey, int, int]
 
 MAX_OUTPUT = 2**34
 """Bytes of the largest output of one request."""
-
-_NEARLY = 0.1
-"""How much coarser than wanted GDAL lets an overview be, and how close it must come for no coarser one to be tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +134,7 @@ def plan_job(
     bands = _bands(request, header)
     _check_size(request, len(bands), header)
     full = source_grid(header, request.grid)
-    level = _choose_level(full, header, request)
+    level = choose_level(full, header, request, locate)
     source = full if level == 0 else full.scaled(*header.overviews[level - 1])
     place = source.paste_window(request.grid)
     if place is not None:
@@ -148,7 +145,7 @@ def plan_job(
     window = source_window(source, coordinates, request.resampling)
     weighs_complex = header.dtype.kind == "c" and request.resampling != "mode"  # which GDAL leaves to its warper
     if level and window is not None and coordinates.separable and not weighs_complex:
-        window, repeated = _as_gdal_begins(window, coordinates, request.resampling)
+        window, repeated = as_gdal_begins(window, coordinates, request.resampling)
         return Job(request, header, bands, level, window, None, coordinates, repeated)
     return Job(request, header, bands, level, window, None, coordinates)
 
@@ -171,76 +168,6 @@ def source_grid(header: RasterHeader, wanted: Grid) -> Grid:
     if wanted.crs is None or header.ground is None:
         return header.grid
     return header.ground
-
-
-def _choose_level(source: Grid, header: RasterHeader, request: Request) -> int:
-    """The level that GDAL reads from (3.10): the coarsest whose factor is below ``f * t + 0.1``.
-
-    ``f`` is the smaller number of source pixels per output pixel of both axes, or that along columns if the output is a
-    single row; ``t`` is 1.2 for nearest, else 1. What is wanted no coarser than the raster is read from the raster.
-    """
-    grid = request.grid
-    scale = grid_scale(source, grid) if header.overviews else (1.0, 1.0)
-    if max(scale) <= 1 + PASTE_TOLERANCE:
-        return 0
-    tolerance = 1.2 if request.resampling == "nearest" else 1.0
-    sizes = [(header.grid.width, header.grid.height), *header.overviews]
-    level = _coarsest(sizes, scale, grid, tolerance)
-    if level == 1 and any(side.lower().endswith(".ovr") for side in request.source.sidecars):
-        # A file of overviews is a raster with overviews itself: GDAL chooses a second time, for whole pixels of it.
-        pixels = _whole_pixels(source, grid, scale, sizes[1])
-        level += _coarsest(sizes[1:], (pixels[0] / grid.width, pixels[1] / grid.height), grid, tolerance)
-    return level
-
-
-def _whole_pixels(source: Grid, grid: Grid, scale: tuple[float, float], size: tuple[int, int]) -> tuple[float, float]:
-    """Size under ``grid`` of an overview of ``size``, as GDAL rounds it."""
-    pixels = []
-    corner = ~source.transform @ (grid.transform.c, grid.transform.f)
-    for at, step, count, low, full in zip(
-        corner, scale, (grid.width, grid.height), size, (source.width, source.height), strict=True
-    ):
-        first = min(low - 1, int(at * low / full + 0.5 + SNAP))
-        pixels.append(min(max(1, int(step * count * low / full + 0.5 + SNAP)), low - first))
-    return pixels[0], pixels[1]
-
-
-def _coarsest(sizes: Sequence[tuple[int, int]], scale: tuple[float, float], grid: Grid, tolerance: float) -> int:
-    """Position in ``sizes``, the raster's own first, of the level for ``scale`` source pixels per pixel of ``grid``.
-
-    An overview's factor is the smaller one of both axes, and of equal factors the finest counts: a raster of one column
-    is not halved in width.
-    """
-    wanted = scale[0] if scale[0] < scale[1] or grid.height == 1 else scale[1]
-    level, best = 0, 0.0
-    for i, (width, height) in enumerate(sizes[1:], 1):
-        factor = min(sizes[0][0] / width, sizes[0][1] / height)
-        if best < factor < wanted * tolerance + _NEARLY:
-            level, best = i, factor
-            if abs(wanted - factor) < _NEARLY:
-                break
-    return level
-
-
-def _as_gdal_begins(window: Window, coordinates: Coordinates, resampling: str) -> tuple[Window, tuple[int, int]]:
-    """The part of an overview's ``window`` to read as GDAL does, and `Job.repeated`.
-
-    GDAL rounds the window's corner to whole pixels of the overview. What lies before it, by more than the kernel's
-    radius, has no part in the first row and column; but ``average`` gives its share to the pixels that follow.
-    """
-    kernel = kernel_named(resampling)
-    if kernel.radius == 0:
-        return window, (0, 0)
-    begins = []
-    for first, scale in zip((coordinates.cols[0, 0], coordinates.rows[0, 0]), coordinates.scale, strict=True):
-        corner = math.floor(float(first) - scale / 2 + 0.5 + SNAP)
-        begins.append(corner - int(kernel.radius) * max(1, math.floor(scale + 0.5)))
-    left = min(max(0, begins[0] - window.col_off), window.width - 1)
-    top = min(max(0, begins[1] - window.row_off), window.height - 1)
-    if kernel.areal and not kernel.counts:
-        return window, (left, top)
-    part = Window(window.col_off + left, window.row_off + top, window.width - left, window.height - top)
-    return part, (0, 0)
 
 
 def _check_size(request: Request, bands: int, header: RasterHeader) -> None:

@@ -117,9 +117,11 @@ class _Places:
 
     def inside(self, window: Window, kernel: Kernel) -> Bools | None:
         """Whether each output pixel has data in ``window``, (H, W) or broadcasting to it; None if all do."""
+        if _all_inside(self.extent, self.scale, window, kernel):
+            return None
         (before_x, after_x), (before_y, after_y) = (kernel.margins(s) for s in self.scale)
-        across = _between(self.cols, self.extent[:2], window.col_off - before_x, window.col_stop + after_x)
-        along = _between(self.rows, self.extent[2:], window.row_off - before_y, window.row_stop + after_y)
+        across = _between(self.cols, window.col_off - before_x, window.col_stop + after_x)
+        along = _between(self.rows, window.row_off - before_y, window.row_stop + after_y)
         if along is not None and self.separable:
             along = along[:, None]
         return across if along is None else along if across is None else along & across
@@ -149,10 +151,8 @@ def _all_inside(
     return across and window.row_off - before_y <= top and bottom < window.row_stop + after_y
 
 
-def _between(at: Floats, extent: tuple[float, float], low: float, high: float) -> Bools | None:
+def _between(at: Floats, low: float, high: float) -> Bools | None:
     """Whether low <= at < high; None if so everywhere. NaN is not."""
-    if extent[0] >= low and extent[1] < high:
-        return None
     within = (at >= low) & (at < high)
     return None if within.all() else within
 
@@ -340,7 +340,7 @@ class _Stock:
 
     def _weighted(self, places: _Places, kernel: Kernel) -> tuple[Array, Bools | None]:
         """As `weighted`, but that what is NaN or infinite may spread to what has no part in it."""
-        if kernel is BILINEAR and not places.separable and max(self.scale) <= 1 and self.data.dtype.kind != "c":
+        if not places.separable and self._takes_four(kernel):
             return self._between_four(places)
         x = taps_at(kernel, places.cols, self.scale[0], self.real)
         y = taps_at(kernel, places.rows, self.scale[1], self.real)
@@ -362,10 +362,14 @@ class _Stock:
                 found = found | lean if simple_found is None else np.where(lean, simple_found, found)
         return values, found
 
+    def _takes_four(self, kernel: Kernel) -> bool:
+        """Whether each result lies between four pixels: the kernel is bilinear, and not widened."""
+        return kernel is BILINEAR and max(self.scale) <= 1 and self.data.dtype.kind != "c"
+
     def is_plain(self, coords: Coordinates) -> bool:
         """Whether all pixels are valid, and all results means between four of them."""
-        four = self.kernel is BILINEAR and max(self.scale) <= 1 and self.data.dtype in _NARROW
-        return four and self.valid is None and _all_inside(coords.extent, self.scale, self.window, self.kernel)
+        narrow = self._takes_four(self.kernel) and self.data.dtype in _NARROW
+        return narrow and self.valid is None and _all_inside(coords.extent, self.scale, self.window, self.kernel)
 
     def plain(self, lattice: Lattice) -> Array:
         """Means (C, H, W), where `is_plain`: places are counted as the sampler wants them before they are filled in."""
