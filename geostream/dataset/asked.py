@@ -44,20 +44,23 @@ class AskedBefore:
 
     def keep(self, asked: Asked, query: GeoSlice, *state: Hashable) -> None:
         """Keep an answer that holds for ``query`` while the dataset's ``state`` is this one."""
-        self._kept[_key(query), state] = asked
+        key = _key(query)
+        if key is not None:
+            self._kept[key, state] = asked
         while len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
 
     def take(self, query: GeoSlice, *state: Hashable) -> Asked | None:
         """The answer kept for an equal query in the same state, if there is one."""
-        if not self._kept:
-            return None
-        try:
-            return self._kept.pop((_key(query), state), None)
-        except (AttributeError, TypeError):
-            return None  # it is no query, as whoever works it out will say
+        return self._kept.pop((_key(query), state), None) if self._kept else None
 
 
-def _key(query: Any) -> Hashable:
+def _key(query: Any) -> Hashable | None:
+    """What equal queries have in common; None for what is none, or holds numbers without a hash (arrays)."""
     parts = query if isinstance(query, tuple | list) else (query,)
-    return tuple((part.start, part.stop, part.step) for part in parts)  # slices have no hash before Python 3.12
+    try:
+        key = tuple((part.start, part.stop, part.step) for part in parts)  # slices have no hash before Python 3.12
+        hash(key)
+    except (AttributeError, TypeError):
+        return None
+    return key

@@ -388,6 +388,15 @@ def test_workers_read_what_the_parent_reads(images, context):
     assert torch.equal(images[places[0]]["image"], before[0])
 
 
+def test_numbers_of_a_query_may_be_arrays_of_one(archive):
+    query = at(0, 0)
+    x, y = query[:2]
+    arrays = (slice(np.array(x.start), np.array(x.stop), x.step), y)
+    dataset = gs.RasterDataset(archive.img_a)
+    (batched,) = dataset.__getitems__([arrays])
+    assert torch.equal(batched["image"], dataset[query]["image"])
+
+
 def test_reading_hidden_and_sidecar_files_is_not_tried(tmp_path, archive):
     os.link(archive.img_a, tmp_path / "img_a_20230101.tif")
     (tmp_path / ".hidden.tif").write_text("no raster")
